@@ -4,9 +4,9 @@
 // No matrix of windows is made: what a step of such a product needs is copied to shared memory from
 // wherever it is in the input. What lies in the padding becomes 0.
 //
-// A kernel consists of its constants, barriers.cu, this text, the texts that copy (lines.cu and
-// boxed.cu; lines.cu, gathered.cu and copying.cu; or blocked.cu and copying.cu), and implicit.cu.
-// Constants of this text are:
+// A kernel for Hopper consists of its constants, barriers.cu, this text, the texts that copy (lines.cu, described.cu and
+// boxed.cu; lines.cu, described.cu, gathered.cu and copying.cu; or blocked.cu and copying.cu), and implicit.cu; one
+// for other cards of its constants, this text, lines.cu, gathered.cu, and implicit_mma.cu. Constants of this text are:
 //   Element            type of the tensors' elements; HALVES: whether they have 16 bits
 //   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
 //                      columns, and of the output
@@ -16,8 +16,8 @@
 //   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
 //   DIVIDED            pixels that are divided into tiles: all, those of an image, or a row of the output
 //   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
+//   WARPS              warps of a block that copy
 
-constexpr int WARPS = 4;  // that copy
 constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
 constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
 constexpr int TILES_P = (DIVIDED + TILE_P - 1) / TILE_P, TILES_C = (GROUP_OUT + TILE_C - 1) / TILE_C;

@@ -9,6 +9,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
+from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
@@ -30,7 +31,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""
@@ -94,11 +95,6 @@ def _estimated(
     """Return the parameters as of `rank_kernels`, with their expected clock cycles."""
     kinds = able_templates(workload, card)
     ranked = [parameters for kind in kinds for parameters in kind.fitting(workload, card)]
-    if not ranked and isinstance(workload, Conv2d) and not workload.is_plain:
-        reason = ImplicitParameters.refusal(workload) or (
-            f"needs more shared memory for the windows of {workload.name} than this GPU has"
-        )
-        raise InputError(f"The template {ImplicitParameters.template} {reason}.")
     if not ranked and isinstance(workload, Conv2d):
         s = workload.shape
         height, width = s.window

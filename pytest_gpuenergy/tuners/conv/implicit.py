@@ -13,14 +13,14 @@ import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     CardResources,
     Constant,
-    TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor
 
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
@@ -101,7 +101,7 @@ _CLUSTER_MULTIPROCESSORS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImplicitParameters(TemplateParameters[Conv2d]):
+class ImplicitParameters(WindowParameters):
     """The parameters of a kernel of the template.
 
     Attributes:
@@ -118,7 +118,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     """
 
     template: ClassVar[str] = "implicit"
-    modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
     added: ClassVar[Mapping[str, int]] = {"packed": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
@@ -160,11 +159,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             )
         if self.packed and not self.boxed:
             raise InputError(f"The template {self.template} packs only what is boxed.")
-
-    @classmethod
-    def computes(cls, workload: Workload) -> bool:
-        """Return whether the workload is a convolution in one of the template's modes."""
-        return isinstance(workload, Conv2d) and workload.mode in cls.modes
 
     @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
@@ -295,12 +289,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         del conv  # the same for all
         return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
 
-    def _widths(self, conv: Conv2d) -> tuple[int, int]:
-        """Return how many elements are copied at once from the input, and from the weights."""
-        widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
-        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
-        return of_input, math.gcd(widest, s.reduction_length)
-
     def _box_bytes(self, conv: Conv2d) -> Literal[0, 32, 64, 128]:
         return _box_bytes(conv, packed=self.packed)
 
@@ -328,13 +316,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 "PITCH": blocks.pitch,
                 "WIDTH": blocks.width,
             }
-        width, weight_width = self._widths(conv)
-        return {
-            "WIDTH": width,
-            "WEIGHT_WIDTH": weight_width,
-            "LINE_BYTES": _LINE_BYTES,
-            "BOXES": 1,
-        }
+        return self._lines(conv)
 
     def _at_once(self, card: CardResources) -> int:
         """Return how many blocks, or clusters of them, a card holds at once."""
@@ -397,11 +379,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        if conv.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
-                f"{conv.mode}."
-            )
+        self.check_mode(conv)
         if not self.boxed and (reason := self.refusal(conv)):
             raise InputError(f"The template {self.template} {reason}.")
         if self.boxed and not self._box_bytes(conv):
@@ -434,11 +412,12 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             self.dynamic_bytes(conv),
         )
         if self.boxed:
-            how: tuple[str, ...] = ("lines", "boxed")
+            how: tuple[str, ...] = ("lines", "described", "boxed")
         else:
-            how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
+            how = ("blocked",) if self._blocks(conv) else ("lines", "described", "gathered")
+            how += ("copying",)
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
-        constants, head = self._constants(conv, blocks), [_ELEMENTS[conv.dtype]]
+        constants, head = self._constants(conv, blocks), [ELEMENTS[conv.dtype]]
         launches = [launch]
         workspaces: list[Tensor] = []
         if self.packed:
@@ -512,7 +491,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return of_data, of_weight
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
-        s = conv.shape
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
         sums = self.tile_c // 2
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
@@ -522,25 +500,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         after = sums + (1 if direct else 4)
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
-            "HALVES": halves,
-            "SPLIT": conv.mode == "3xtf32",
+            **self._geometry(conv),
             "NHWC": conv.layout == "nhwc" or self.packed,
-            "OUT_NHWC": conv.layout == "nhwc",
-            "IMAGES": s.N,
-            **{name: getattr(s, name) for name in ("H", "W", "CO", "KH", "KW", "OH", "OW")},
-            "STRIDE": s.strides,
-            "PADDING": s.padding,
-            "DILATION": s.dilation,
-            "GROUPS": s.groups,
-            "CI": self._channels(conv) * s.groups,
+            "CI": self._channels(conv) * conv.shape.groups,
             "GROUP_IN": self._channels(conv),
-            "GROUP_OUT": s.CO // s.groups,
-            "WITH_BIAS": conv.bias,
-            "WITH_RELU": conv.relu,
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
             "DIVIDED": self._divided(conv),
             **self._copying(conv),
+            "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
@@ -667,10 +635,3 @@ def _blocks_of(s: Conv2dShape, tile_p: int, divided: int, rows: int, channels: i
     # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
     pitch += (8 - pitch) % 32
     return Blocks(divided, channels, rows, runs, before, run, pitch, width)
-
-
-_ELEMENTS = {
-    "float32": "using Element = float;",
-    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
-    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
-}
