@@ -176,11 +176,13 @@ class ImplicitParameters(WindowParameters):
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        if _box_bytes(conv):
-            ways = [(True, False)]
-        else:
-            ways = [] if cls.refusal(conv) else [(False, False)]
-            ways += [(True, True)] if _box_bytes(conv, packed=True) else []
+        box_bytes = _box_bytes(conv)
+        ways = [(True, False)] if box_bytes else []
+        # Threads copy longer lines than short boxes are, from several taps at once.
+        if box_bytes <= _SHORTEST_LINE_BYTES and not cls.refusal(conv):
+            ways.append((False, False))
+        if not box_bytes and _box_bytes(conv, packed=True):
+            ways.append((True, True))
         choices = itertools.product(ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS)
         for (boxed, packed), tile_c, (consumers, resident), deep, stages, splits in choices:
             if tile_c > useful or deep > 1 + boxed:
