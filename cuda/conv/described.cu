@@ -23,8 +23,6 @@ __device__ __forceinline__ unsigned long long described_pixels(const Element* pi
 }
 
 // The pixels of a warpgroup's tile whose sums a thread has.
-constexpr bool NEIGHBOURS = false;
-
 __device__ __forceinline__ int pixel_of(int i) {
   return threadIdx.x / 32 * 16 + i * 8 + threadIdx.x % 32 / 4;
 }

@@ -194,7 +194,7 @@ __device__ __forceinline__ void store_piece(const Outputs& outputs, const Tile& 
                                             const Lane& lane, int piece, const Element* bias,
                                             const float* four) {
   float sums[2][2] = {{four[0], four[1]}, {four[2], four[3]}};
-  store<false>(outputs, tile, lane.channel + 8 * piece + lane.number % 4 * 2, bias, sums);
+  store(outputs, tile, lane.channel + 8 * piece + lane.number % 4 * 2, bias, sums);
 }
 
 __device__ __forceinline__ void store_all(Element* output, const Tile& tile, const Lane& lane,

@@ -262,7 +262,7 @@ class ImplicitMmaParameters(WindowParameters):
             **self._geometry(conv),
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
-            "BY_IMAGE": False,
+            "DIVIDED": conv.shape.N * conv.shape.OH * conv.shape.OW,
             **self._lines(conv),
             "WARPS": self._warps,
             "THREADS": self.threads,
