@@ -32,8 +32,8 @@ MAX_BATCH = 8
 
 _LARGEST_BYTES = 1 << 26
 _LARGEST_NUMBER = 1 << 24
-_MOST_TOKENS = 1 << 24
-"""The number of tokens that a trace may generate: batching takes about a microsecond for each."""
+_MOST_TOKENS = 1 << 22
+"""The number of tokens that a trace may generate; each step takes about 2 µs to batch."""
 _FULL_GRAPHS = 8
 """The multiple of which batches above 4 are, for which servers capture CUDA graphs."""
 

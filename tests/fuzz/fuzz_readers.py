@@ -37,12 +37,14 @@ from pytest_gpuenergy.kernels import (
 )
 from pytest_gpuenergy.record import AnchorCheck
 from pytest_gpuenergy.replay import (
+    Batching,
     PowerCurve,
     argument_bytes,
     extract_kernels,
     rank_folders,
     read_calls,
     read_profile,
+    read_schedule,
     step_workload,
     terminal,
     write_extraction,
@@ -207,6 +209,18 @@ def profile(folder: Path) -> None:
         assert float(argument_bytes(call.arguments)) >= 0
 
 
+def write_schedules(folder: Path) -> None:
+    (folder / "steps.csv").write_text("step,batch,tokens,count\nprefill,1,64,2\ndecode,2,64,9\n")
+    requests = [{"arrival_s": 0.5, "prompt_tokens": 9, "new_tokens": 3}] * 3
+    (folder / "trace.jsonl").write_text("".join(json.dumps(one) + "\n" for one in requests))
+
+
+def schedules(folder: Path) -> None:
+    """Read a list of steps and a trace of requests."""
+    for name in ("steps.csv", "trace.jsonl"):
+        assert read_schedule(folder / name, Batching(max_batch=2, step_ms=1.0)).served
+
+
 def extracted(folder: Path) -> None:
     found = extract_kernels(folder)
     list(terminal(found))
@@ -316,6 +330,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
             lambda folder: write_trace(folder / "trace.json", trace_of_a_layer()), extract_kernels
         ),
         "profile": Reader(write_profile, profile),
+        "schedule": Reader(write_schedules, schedules),
         "kernels": Reader(write_kernel_list, extracted),
         "power": Reader(write_power_curve, extracted),
         "plan": Reader(lambda folder: write_kernel(folder, CUDA), plan),

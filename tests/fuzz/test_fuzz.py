@@ -31,7 +31,7 @@ CPU_S = 20
 NAMES = (
     "report", "run", "records", "database", "trials", "trace", "plan", "triton", "library",
     "program", "job", "spec", "spec with data", "t4", "state", "lease", "faults", "outputs",
-    "kernels", "power", "profile",
+    "kernels", "power", "profile", "schedule",
 )  # fmt: skip
 FUZZ = settings(
     max_examples=EXAMPLES,

@@ -235,6 +235,7 @@ def _program(profile: ProfileRecord) -> str:
     return (
         f"{profile.model} with {profile.weights} weights in {profile.dtype} and "
         f"{profile.attention} attention on {profile.device}, PyTorch {profile.torch}"
+        f"{' with TF32' if profile.tf32 else ''}"
     )
 
 
