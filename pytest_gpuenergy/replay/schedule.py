@@ -34,8 +34,8 @@ _LARGEST_BYTES = 1 << 26
 _LARGEST_NUMBER = 1 << 24
 _MOST_TOKENS = 1 << 22
 """The number of tokens that a trace may generate; each step takes about 2 µs to batch."""
-_FULL_GRAPHS = 8
-"""The multiple of which batches above 4 are, for which servers capture CUDA graphs."""
+_SMALL_GRAPHS, _LARGEST_SMALL = 8, 256
+"""The multiples of this number, up to the second, are batches that vLLM captures graphs for."""
 
 
 class Step(Struct, frozen=True, order=True):
@@ -76,9 +76,24 @@ class Batching(Struct, frozen=True):
         return max(1, math.floor(tokens / self.bucket_tokens + 0.5)) * self.bucket_tokens
 
     def padded(self, batch: int) -> int:
-        """Return the next of the batches 1, 2, 4, 8, 16, 24 ..., at most the largest batch."""
+        """Return the next batch that vLLM captures a CUDA graph for, at most the largest batch.
+
+        These are 1, 2, 4, the multiples of 8 up to 256, and those of 16.
+        """
         larger = next((size for size in (1, 2, 4) if size >= batch), 0)
-        return min(self.max_batch, larger or -(-batch // _FULL_GRAPHS) * _FULL_GRAPHS)
+        multiple = _SMALL_GRAPHS if batch <= _LARGEST_SMALL else 2 * _SMALL_GRAPHS
+        return min(self.max_batch, larger or -(-batch // multiple) * multiple)
+
+    @property
+    def options(self) -> str:
+        """The options of a command for this batching, each after a space; none for the default."""
+        default = Batching()
+        named = {
+            "--max-batch": (self.max_batch, default.max_batch),
+            "--bucket-tokens": (self.bucket_tokens, default.bucket_tokens),
+            "--step-ms": (self.step_ms, default.step_ms),
+        }
+        return "".join(f" {name} {now}" for name, (now, then) in named.items() if now != then)
 
 
 class Request(Struct, frozen=True):

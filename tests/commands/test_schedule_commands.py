@@ -114,11 +114,26 @@ class TestTwoSizes:
         }
 
 
+@pytest.mark.slow
+def test_the_time_of_a_step_is_shown_beside_that_for_arrivals(tmp_path):
+    trace = written(tmp_path / "trace.csv", "arrival_s,prompt_tokens,new_tokens\n0,1000,9\n")
+    options = ("--bucket-tokens", "1024", "--step-ms", "7.5", "--gpu-device", "emulated:h200")
+    words = (copy_bloom(tmp_path / "bloom"), "--schedule", trace, *options)
+    assert "ms on average, and took 7.5 ms for the arrival" in ended(0, "replay", *words).out
+
+
 def test_a_size_without_profile_is_refused_with_the_command_for_it(tmp_path):
     schedule = written(tmp_path / "steps.csv", ONE + "decode,4,1024,9\ndecode,1,1025,9\n")
     error = refused(copy_bloom(tmp_path / "bloom"), schedule)
     assert "has no profile for decode 1 x 1025 and 1 other steps" in error
     assert f"gpuenergy profile bloom-560m --schedule {schedule}" in error
+
+
+def test_the_command_for_missing_sizes_batches_as_the_replay(tmp_path):
+    trace = written(tmp_path / "trace.csv", "prompt_tokens,new_tokens\n9,2\n")
+    options = ("--max-batch", "3", "--step-ms", "20")
+    error = refused(copy_bloom(tmp_path / "bloom"), trace, *options)
+    assert f"--schedule {trace} --max-batch 3 --step-ms 20.0 --out" in error
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

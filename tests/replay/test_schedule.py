@@ -129,11 +129,12 @@ def test_a_request_joins_when_it_has_arrived():
     assert sizes == [("prefill", 1), decode, decode, ("prefill", 1), both, decode]
 
 
-@pytest.mark.parametrize(
-    ("batch", "padded"), [(1, 1), (3, 4), (5, 8), (8, 8), (9, 16), (17, 20), (20, 20)]
-)
-def test_batches_are_padded_as_servers_capture_graphs(batch, padded):
-    assert Batching(max_batch=20).padded(batch) == padded
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_a_batch_is_padded_to_the_next_that_vllm_captures(batch, most):
+    captured = [1, 2, 4, *range(8, 256, 8), *range(256, 2001, 16)]
+    batch = min(batch, most)
+    larger = min(size for size in [*captured, most] if size >= batch)
+    assert Batching(max_batch=most).padded(batch) == larger
 
 
 STEPS = st.lists(

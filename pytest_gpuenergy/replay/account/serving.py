@@ -265,6 +265,11 @@ def serving_lines(report: ServingReport) -> Iterator[str]:
         )
     for found in report.serving:
         yield from ("", *_serving_lines(found))
+        if report.batching is not None and report.batching.step_ms is not None:
+            yield (
+                f"  a step takes {found.total.time_s / found.total.steps * 1e3:.4g} ms on average, "
+                f"and took {report.batching.step_ms:.4g} ms for the arrival of requests"
+            )
     for best in report.best:
         yield ""
         yield (

@@ -223,9 +223,10 @@ def _profiles_of(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tup
                 found.setdefault(step, (inner, number))
     if missing := [step for step in sorted(schedule.served) if step not in found]:
         more = f" and {len(missing) - 1} other steps" if len(missing) > 1 else ""
+        batching = schedule.batching.options if schedule.batching is not None else ""
         raise InputError(
             f"{folder} has no profile for {missing[0]}{more} of {path}: write them with gpuenergy "
-            f"profile {first.model} --schedule {path} --out {folder}."
+            f"profile {first.model} --schedule {path}{batching} --out {folder}."
         )
     return found
 
