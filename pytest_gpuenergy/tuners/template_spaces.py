@@ -98,10 +98,15 @@ def _estimated(
         s = workload.shape
         height, width = s.window
         dilated = f", {height} x {width} with its dilation" if s.dilation > 1 else ""
+        way = (
+            "search TVM's schedules with --tuner tvm"
+            if workload.is_plain
+            else "choose a smaller window"
+            + (" or the layout nhwc" if workload.layout == "nchw" else "")
+        )
         raise InputError(
-            f"{workload.name} has a window of {s.KH} x {s.KW}{dilated}, which "
-            "does not fit the registers in which the templates keep it: search TVM's schedules "
-            "with --tuner tvm."
+            f"{workload.name} has a window of {s.KH} x {s.KW}{dilated}, which is too large for the "
+            f"templates: {way}."
         )
     if not ranked:
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")

@@ -402,15 +402,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             )
         if reason := self.refusal(conv):
             raise InputError(f"The template {self.template} {reason}.")
-        if self.splits > self.steps(conv):
-            raise InputError(
-                f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
-                "cannot share: choose fewer splits."
-            )
         if self.boxed and not self._box_bytes(conv):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
                 "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
+            )
+        if self.splits > self.steps(conv):
+            raise InputError(
+                f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
+                "cannot share: choose fewer splits."
             )
         maps = self._tensor_maps(conv) if self.boxed else ()
         named = {tensor_map.name.removesuffix("_map"): tensor_map.name for tensor_map in maps}
