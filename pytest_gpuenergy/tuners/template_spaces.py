@@ -9,6 +9,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
+from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
@@ -30,7 +31,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""
@@ -98,15 +99,10 @@ def _estimated(
         s = workload.shape
         height, width = s.window
         dilated = f", {height} x {width} with its dilation" if s.dilation > 1 else ""
-        way = (
-            "search TVM's schedules with --tuner tvm"
-            if workload.is_plain
-            else "choose a smaller window"
-            + (" or the layout nhwc" if workload.layout == "nchw" else "")
-        )
         raise InputError(
-            f"{workload.name} has a window of {s.KH} x {s.KW}{dilated}, which is too large for the "
-            f"templates: {way}."
+            f"{workload.name} has a window of {s.KH} x {s.KW}{dilated}, which "
+            "does not fit the registers in which the templates keep it: search TVM's schedules "
+            "with --tuner tvm."
         )
     if not ranked:
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")

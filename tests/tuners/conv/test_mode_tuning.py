@@ -12,6 +12,7 @@ from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records, records_of
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATES
 from pytest_gpuenergy.tuning import CardResources, TemplateParameters
@@ -158,9 +159,13 @@ LAYER = Conv2d.of("layer", 1, 9, 9, 8, 8, 3, 3, 1, 1, mode="3xtf32")
         (["--case", "case2", "--mode", "fp8"], "--mode 'fp8' is not known: choose from float32"),
         (["--case", "case2_tf32", "--mode", "3xtf32"], "case2_tf32 has the mode tf32, and --mode"),
         (["--network", "gemm", "--layout", "nhwc"], "kind gemm, which has no --layout: leave out"),
-        (["--shape", "1,64,64,8,8,33,1,1,1 mode=tf32"], "window or the layout nhwc."),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(words, said, tmp_path):
     command = ["tune", *words, "--gpu-device", "emulated", "--out", tmp_path / "tuned"]
     assert said in ended(2, *command).err
+
+
+def test_a_box_of_channels_that_do_not_lie_together_is_refused():
+    with pytest.raises(InputError, match="cannot find the windows of layer: it needs"):
+        TEMPLATES["implicit"](boxed=True).kernel(LAYER)
