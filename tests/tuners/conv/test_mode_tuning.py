@@ -159,6 +159,9 @@ LAYER = Conv2d.of("layer", 1, 9, 9, 8, 8, 3, 3, 1, 1, mode="3xtf32")
         (["--case", "case2", "--mode", "fp8"], "--mode 'fp8' is not known: choose from float32"),
         (["--case", "case2_tf32", "--mode", "3xtf32"], "case2_tf32 has the mode tf32, and --mode"),
         (["--network", "gemm", "--layout", "nhwc"], "kind gemm, which has no --layout: leave out"),
+        (["--case", "case2_nhwc"], "no template computes: choose mode 3xtf32, which is as exact."),
+        (["--case", "case2_relu", "--tuner", "tvm"], "--tuner template in mode 3xtf32, which is"),
+        (["--case", "case2_tf32", "--tuner", "tvm"], "with --tuner template."),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(words, said, tmp_path):
