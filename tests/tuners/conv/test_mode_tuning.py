@@ -172,3 +172,7 @@ def test_what_cannot_be_tuned_is_refused(words, said, tmp_path):
 def test_a_box_of_channels_that_do_not_lie_together_is_refused():
     with pytest.raises(InputError, match="cannot find the windows of layer: it needs"):
         TEMPLATES["implicit"](boxed=True).kernel(LAYER)
+
+
+def test_an_empty_folder_for_records_is_refused():
+    assert "argument --out: it is empty: name a folder" in ended(2, "tune", "--out", "").err
