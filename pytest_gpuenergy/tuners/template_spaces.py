@@ -53,8 +53,9 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
     if not kinds and isinstance(workload, Conv2d):
         options = " ".join(f"{name}={value}" for name, value in workload.options.items())
+        instead = ": choose mode 3xtf32, which is as exact" if workload.mode == "float32" else ""
         raise InputError(
-            f"{workload.name} is a convolution with {options}, which no template computes."
+            f"{workload.name} is a convolution with {options}, which no template computes{instead}."
         )
     if not kinds:
         raise InputError(
