@@ -395,12 +395,16 @@ def _request(text: str) -> GemmRequest:
             numbers[letter] = number
     options = {name: numbers[name] for name in _OPTIONS if name in numbers}
     sizes = {name: number for name, number in numbers.items() if name in _SIZES}
-    counted = (*_LEADING, *FUSED_INPUTS)
-    whole_numbers = {name: _whole(name, words.pop(name)) for name in counted if name in words}
+    leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
+    switches = {
+        name: {"0": False, "1": True}.get(word, word)
+        for name in FUSED_INPUTS
+        if (word := words.pop(name, ""))
+    }
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((*counted, *_NAMED, *_OPTIONS))}."
+            f"and if need be {', '.join((*_LEADING, *FUSED_INPUTS, *_NAMED, *_OPTIONS))}."
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(
@@ -414,7 +418,7 @@ def _request(text: str) -> GemmRequest:
         raise _twice(text, "a layout")
     # Gemm checks the types of all its arguments.
     bare = [
-        Gemm("", **sizes, **whole_numbers, **{**words, "layout": layout})  # type: ignore[arg-type]
+        Gemm("", **sizes, **leading, **switches, **{**words, "layout": layout})  # type: ignore[arg-type]
         for layout in layouts
     ]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
