@@ -35,7 +35,7 @@ where it is 1.1289; that of ``gelu_tanh`` is at most 1.1290 (near 1.42), and tha
 _OWN_ROUNDINGS = 8
 """The errors of an activation itself, in units in the last place of its largest value.
 
-``erfcf`` and ``expf`` are off by up to 4 and 2 of these (CUDA C++ Programming Guide, "Mathematical
+``erff`` and ``expf`` are off by up to 2 of these (CUDA C++ Programming Guide, "Mathematical
 Functions"), and two to four multiplications, additions or divisions follow.
 """
 _CUBIC, _TANH_SCALE = 0.044715, math.sqrt(2 / math.pi)
