@@ -116,8 +116,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mode",
         metavar="LIST",
-        help="Modes of convolutions: float32, 3xtf32, tf32, float16, bfloat16 (default: float32, "
-        "and those that -k names)",
+        help="Modes of convolutions and products: float32, 3xtf32, tf32, float16, bfloat16 "
+        "(default: float32, and those that -k or --gemm names)",
     )
     group.addoption(
         "--layout",
@@ -214,8 +214,11 @@ def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement)
             names = {workload.name for group in _groups(config) for workload in group}
             if measurement.workload.name not in names:
                 return True
-        elif measurement.workload.parameters.get("kind") == Conv2d.kind:
-            wanted = {**variants_named(""), **_variants(config)}
+        else:
+            kind = measurement.workload.parameters.get("kind")
+            wanted = parse_variants(config.getoption("--mode")) if kind == Gemm.kind else {}
+            if kind == Conv2d.kind:
+                wanted = {**variants_named(""), **_variants(config)}
             if not is_in_variants(measurement.workload.parameters, wanted):
                 return True
         if config.getoption("--quick"):
@@ -375,7 +378,12 @@ def _record_files(
     given = any(map(config.getoption, ("--case", "--mode", "--layout")))
     if not given and any(_is_variant(file.workload) for files in found for file in files):
         # -k names parts of names, of which not all variants need records.
-        names = [one for one in names if not _is_variant(find_workload(one, config.rootpath))]
+        whole = re.findall(r"[\w.]+", " ".join(_named_texts(config)).casefold())
+        names = [
+            name
+            for name in names
+            if name.casefold() in whole or not _is_variant(find_workload(name, config.rootpath))
+        ]
     if names:
         shown = names if len(names) <= MOST_NAMES else [*names[:MOST_NAMES], "..."]
         config.stash[SAID].append(f"bench: left out, without records: {', '.join(shown)}")

@@ -39,8 +39,6 @@ __device__ __forceinline__ int corner_of(const Origin& at, int group) {
 
 // ---- The threads that multiply
 
-constexpr bool NEIGHBOURS = false;
-
 // The pixels of a warpgroup's tile whose sums a thread has.
 __device__ __forceinline__ int pixel_of(int i) {
   return threadIdx.x / 32 * 16 + i * 8 + threadIdx.x % 32 / 4;

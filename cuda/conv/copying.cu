@@ -1,6 +1,8 @@
 // How threads copy the steps of tiles, some of them ahead: after gathered.cu or blocked.cu.
 
-constexpr int AHEAD = STAGES > 2 ? STAGES - 2 : 1;  // steps whose copies are under way
+// Steps whose copies are under way. A stage becomes empty when the products of the next step have begun,
+// so that the step before the one whose stage is waited for has to be full.
+constexpr int AHEAD = STAGES - 2;
 
 // The copies of this thread for the oldest step are in shared memory: it is full after all threads.
 __device__ __forceinline__ void finish_stage(const Stage& stage, int thread, Barrier& full) {

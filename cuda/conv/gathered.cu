@@ -1,10 +1,10 @@
 // Copies of lines by threads, from any input: consecutive products are wherever the window has them.
 //
 // The constants of this text are:
-//   WIDTH, WEIGHT_WIDTH   elements that are copied at once from the input (NHWC) and from the weights
+//   WIDTH, WEIGHT_WIDTH   elements that are copied at once from the input and from the weights: in NHWC of
+//                      neighbouring channels, in NCHW of neighbouring pixels, if their windows are neighbours
 //
-// In NHWC, a line has elements of one pixel. In NCHW, which only halves are copied from, it has the same
-// element of the windows of 64 pixels.
+// In NHWC, a line has elements of one pixel. In NCHW, it has the same element of the windows of LINE pixels.
 
 constexpr int STEPS = (K + LINE - 1) / LINE;
 constexpr bool ALL_K = K % LINE == 0;
@@ -46,10 +46,10 @@ __device__ __forceinline__ bool is_inside(const Corner& corner, const Tap& tap) 
   return static_cast<unsigned>(corner.y + tap.y) < H && static_cast<unsigned>(corner.x + tap.x) < W;
 }
 
+#if NHWC
 // Copy lines: elements `first` and the following ones of windows.
 __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
                                             const Corner* corners, int first, int thread) {
-#if NHWC
   constexpr int ALONG = LINE / WIDTH, DOWN = 32 * WARPS / ALONG;
   int column = thread % ALONG * WIDTH, line = thread / ALONG;
   Tap tap = tap_at(first + column);
@@ -62,20 +62,64 @@ __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
     copy_piece<WIDTH>(stage + place_in(line + down, column),
                       exists ? data + corner.element + tap.element : data, exists);
   }
-#else
-  // The lanes of a warp have neighbouring pixels.
-  constexpr int UNITS = TILE_P / 32 * LINE;
-#pragma unroll 8
-  for (int unit = thread / 32; unit < UNITS; unit += WARPS) {
-    int pixel = unit / LINE * 32 + thread % 32, k = unit % LINE;
-    Corner corner = corners[pixel];
-    Tap tap = tap_at(first + k);
-    bool exists = (ALL_K || first + k < K) && is_inside(corner, tap);
-    copy_piece<1>(stage + pixel / LINE * LINE * LINE + place_in(k, pixel % LINE),
-                  exists ? data + corner.element + tap.element : data, exists);
-  }
-#endif
 }
+#else
+// The lanes of a warp have neighbouring pixels, the same ones in all elements that a thread copies.
+constexpr int PIXELS_OF_LANE = TILE_P / 32, ELEMENTS_OF_WARP = LINE / WARPS;
+static_assert(TILE_P % LINE == 0 && LINE % WARPS == 0, "lines are whole, and divided evenly");
+
+// Eight pixels of four lines are in different banks if they are read one by one, or by 16 bytes.
+__device__ __forceinline__ int place_of(int k, int pixel) {
+  int within = HALVES ? place_in(k, pixel % LINE) : k * LINE + (pixel % LINE ^ k % 4 * 8);
+  return pixel / LINE * LINE * LINE + within;
+}
+
+// Call `each` with a number from 0 on, its place in the input, and whether it is there, for each element that a
+// thread copies of lines: of elements `first` and the following ones of windows. UNROLLED of these are found at
+// a time, which takes so many registers.
+template <int UNROLLED, class Each>
+__device__ __forceinline__ void visit_pixels(const Corner* corners, int first, int thread,
+                                             const Each& each) {
+  Corner own[PIXELS_OF_LANE];
+#pragma unroll
+  for (int j = 0; j < PIXELS_OF_LANE; ++j) own[j] = corners[j * 32 + thread % 32];
+#pragma unroll UNROLLED
+  for (int i = 0; i < ELEMENTS_OF_WARP; ++i) {
+    int k = first + i * WARPS + thread / 32;
+    Tap tap = tap_at(k);
+#pragma unroll
+    for (int j = 0; j < PIXELS_OF_LANE; ++j) {
+      bool exists = (ALL_K || k < K) && is_inside(own[j], tap);
+      each(i * PIXELS_OF_LANE + j, own[j].element + tap.element, exists);
+    }
+  }
+}
+
+__device__ __forceinline__ int place_of_copy(int number, int thread) {
+  return place_of(number / PIXELS_OF_LANE * WARPS + thread / 32,
+                  number % PIXELS_OF_LANE * 32 + thread % 32);
+}
+
+__device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
+                                            const Corner* corners, int first, int thread) {
+  if constexpr (WIDTH == 1) {
+    visit_pixels<2>(corners, first, thread, [&](int number, int element, bool exists) {
+      copy_piece<1>(stage + place_of_copy(number, thread), data + (exists ? element : 0), exists);
+    });
+  } else {
+    constexpr int ALONG = TILE_P / WIDTH;
+#pragma unroll 4
+    for (int i = thread; i < LINE * ALONG; i += 32 * WARPS) {
+      int k = i / ALONG, pixel = i % ALONG * WIDTH;
+      Corner corner = corners[pixel];
+      Tap tap = tap_at(first + k);
+      bool exists = (ALL_K || first + k < K) && is_inside(corner, tap);
+      copy_piece<WIDTH>(stage + place_of(k, pixel),
+                        data + (exists ? corner.element + tap.element : 0), exists);
+    }
+  }
+}
+#endif
 
 __device__ __forceinline__ void copy_weights(Element* stage, const Element* weight,
                                              const Tile& tile, int first, int thread) {

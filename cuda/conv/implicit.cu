@@ -141,7 +141,10 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
     if (first + i >= COUNT) continue;
-    multiply_add(part, rest[i], described_weights(stage.weights, first + i), i > 0);
+    if (SHORT_SUMS) {
+      multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+    }
+    multiply_add(part, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
     multiply_add(part, rows[i], described_weights(stage.rest_of_weights, first + i), 1);
   }
 #endif
@@ -183,7 +186,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* 
 __device__ __forceinline__ void store_eight(const Outputs& outputs, const Tile& tile, int j,
                                             const Element* bias, const float* four) {
   float sums[2][2] = {{four[0], four[1]}, {four[2], four[3]}};
-  store<NEIGHBOURS>(outputs, tile, 8 * j + threadIdx.x % 4 * 2, bias, sums);
+  store(outputs, tile, 8 * j + threadIdx.x % 4 * 2, bias, sums);
 }
 
 #if SPLITS == 1

@@ -4,8 +4,9 @@
 // No matrix of windows is made: what a step of such a product needs is copied to shared memory from
 // wherever it is in the input. What lies in the padding becomes 0.
 //
-// A kernel consists of its constants, barriers.cu, this text, one of the texts that copy (boxed.cu,
-// lined.cu or blocked.cu, with lines.cu before the first two), and implicit.cu. Constants of this text are:
+// A kernel for Hopper consists of its constants, barriers.cu, this text, the texts that copy (lines.cu, described.cu and
+// boxed.cu; lines.cu, described.cu, gathered.cu and copying.cu; or blocked.cu and copying.cu), and implicit.cu; one
+// for other cards of its constants, this text, lines.cu, gathered.cu, and implicit_mma.cu. Constants of this text are:
 //   Element            type of the tensors' elements; HALVES: whether they have 16 bits
 //   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
 //                      columns, and of the output
@@ -13,13 +14,12 @@
 //   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
 //   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
-//   BY_IMAGE           whether a tile has pixels of one image only
+//   DIVIDED            pixels that are divided into tiles: all, those of an image, or a row of the output
 //   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
+//   WARPS              warps of a block that copy
 
-constexpr int WARPS = 4;  // that copy
 constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
 constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
-constexpr int DIVIDED = BY_IMAGE ? PLANE : PIXELS;  // pixels that are divided into tiles
 constexpr int TILES_P = (DIVIDED + TILE_P - 1) / TILE_P, TILES_C = (GROUP_OUT + TILE_C - 1) / TILE_C;
 constexpr int TILES = PIXELS / DIVIDED * TILES_P * TILES_C * GROUPS;
 constexpr bool ALL_P = DIVIDED % TILE_P == 0, ALL_C = GROUP_OUT % TILE_C == 0;
@@ -32,7 +32,7 @@ struct Tile {
 
 __device__ __forceinline__ Tile tile_at(int number) {
   int within = number % (TILES_C * GROUPS), across = number / (TILES_C * GROUPS);
-  int begin = BY_IMAGE ? across / TILES_P * DIVIDED : 0;
+  int begin = across / TILES_P * DIVIDED;
   return {begin + across % TILES_P * TILE_P, begin + DIVIDED, within / TILES_C,
           within % TILES_C * TILE_C};
 }
@@ -60,9 +60,14 @@ __device__ Stage stage_at(Element* stages, int number);  // see implicit.cu
 
 // ---- Split elements
 
+// Whether sums have so few products that the bound of float32 allows no more than each product's own
+// rounding: then the product of both smaller parts counts, and smaller parts are rounded, not cut off.
+constexpr bool SHORT_SUMS = K < 32;
+
 // What is lost when the bits are ignored that TF32 does not have.
 __device__ __forceinline__ float rest_of(float x) {
-  return x - __uint_as_float(__float_as_uint(x) & 0xFFFFE000);
+  float rest = x - __uint_as_float(__float_as_uint(x) & 0xFFFFE000);
+  return SHORT_SUMS ? __uint_as_float(__float_as_uint(rest) + 0x1000) : rest;
 }
 
 // Write the smaller parts of RUNS runs of elements, of which LENGTH follow each other, by
@@ -160,9 +165,7 @@ __device__ __forceinline__ float finished(float sum, float bias) {
   return WITH_RELU && result < 0.0f ? 0.0f : result;
 }
 
-// Store the sums of two channels, from `channel` of the tile on, of each of two pixels. If the pixels are
-// NEIGHBOURS, the first one has an even number.
-template <bool NEIGHBOURS>
+// Store the sums of two channels, from `channel` of the tile on, of each of two pixels.
 __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, int channel,
                                       const Element* bias, const float (&sums)[2][2]) {
   int left = GROUP_OUT - tile.channel - channel;  // channels that exist
@@ -190,10 +193,6 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
     int at = (channel + j) * (OUT_NHWC ? 1 : PLANE);
     if (!has[j]) continue;
     float first = finished(sums[0][j], biases[j]), second = finished(sums[1][j], biases[j]);
-    if (NEIGHBOURS && !OUT_NHWC && PLANE % 2 == 0) {
-      if (outputs.exist[0]) store_both(outputs.of[0] + at, first, second);
-      continue;
-    }
     if (outputs.exist[0]) outputs.of[0][at] = Element(first);
     if (outputs.exist[1]) outputs.of[1][at] = Element(second);
   }

@@ -5,12 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_clock_options,
+    add_command,
+    count,
+    print_json,
+    print_lines,
+    tell,
+)
 from pytest_gpuenergy.commands.kernel_records import (
     add_product_options,
     product_kernels,
@@ -23,9 +31,16 @@ from pytest_gpuenergy.commands.tune_options import (
     add_search_options,
     distinct,
 )
-from pytest_gpuenergy.support import InputError, UnavailableError, is_there
+from pytest_gpuenergy.support import (
+    InputError,
+    UnavailableError,
+    dump,
+    is_there,
+    plain,
+)
 
 if TYPE_CHECKING:
+    from pytest_gpuenergy.report import Report
     from pytest_gpuenergy.workloads import Gemm, GemmRequest
 
 _GRAMMAR = (
@@ -40,6 +55,7 @@ _RECORDS: dict[str, Any] = {
     "help": "Folder of record files (default: bench/records here or in a parent folder)",
 }
 _GOOD, _FAILED, _USAGE = 0, 1, 2  # exit codes
+_SAVINGS = "product_savings.json"
 _PLUGIN = "pytest_gpuenergy.pytest_plugin.benches.products"
 
 
@@ -89,13 +105,32 @@ def _add_perf(subparsers: Subparsers) -> None:
         _perf,
         summary="Verify and measure all contenders in matrix products",
         description="Runs bench/test_gemm.py of this project with pytest, also where there is no "
-        "copy of it. Writes report.json, report.html, csv and, for each size, best_perf.txt.",
+        "copy of it. Writes report.json, report.html, csv and, for each size, best_perf.txt. With "
+        "--model, the products are those of a profiled model or a trace, and a last table says "
+        "what each step would save with the best contender for each of them.",
         example="""
 gpuenergy gemm perf "MNK=1024; M=512 N=256 K=640 layout=nt" --out results
 gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
+gpuenergy gemm perf --model bloom/ --out results
 """,
     )
-    parser.add_argument("sizes", nargs="+", metavar="SIZES", help=_GRAMMAR)
+    parser.add_argument("sizes", nargs="*", metavar="SIZES", help=_GRAMMAR)
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="RUN|TRACE",
+        help="Measure the products of a folder of gpuenergy profile, or of a trace, in place of "
+        "SIZES",
+    )
+    parser.add_argument(
+        "--step", metavar="N", type=count, help="With --model: the decode step (default: 1)"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="With --model: print what steps would save as JSON, and everything else to the error "
+        "output",
+    )
     parser.add_argument(
         "--contender",
         metavar="NAME[,NAME...]",
@@ -127,7 +162,9 @@ gpuenergy gemm perf "MNK=4096 mode=bfloat16" --contender template --powercap all
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest (default: current)")
     add_clock_options(parser, several=True)
     parser.add_argument(
-        "--cache", choices=("hot", "cold"), default="hot", help="As for pytest (default: hot)"
+        "--cache",
+        choices=("hot", "cold"),
+        help="As for pytest (default: hot; with --model cold, as a model's weights are)",
     )
 
 
@@ -169,6 +206,58 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 
 def _perf(arguments: Namespace) -> int:
     """Measure matrix products with pytest, and write each one's best kernels."""
+    from pytest_gpuenergy.support import terminal_width
+    from pytest_gpuenergy.workloads import measured_products, sizes_text
+
+    if arguments.model is None:
+        if not arguments.sizes:
+            raise InputError("Name matrix products by their sizes, or --model RUN.")
+        for name in ("step", "json"):
+            if getattr(arguments, name):
+                raise InputError(f"--{name} is for --model RUN: give that too.")
+        sizes = " ".join(arguments.sizes)
+        measured_products(sizes)
+        return _measure(arguments, sizes)
+    if arguments.sizes:
+        raise InputError("SIZES and --model name different products: give one of them.")
+    from pytest_gpuenergy.replay import (
+        alternatives,
+        model_products,
+        product_savings,
+        savings_lines,
+    )
+    from pytest_gpuenergy.report import write_view
+
+    cold = arguments.cache != "hot"
+    products = model_products(arguments.model, arguments.step or 1, cold=cold)
+    asked = [
+        one
+        for calls in products.products
+        if calls.product is not None
+        for one in alternatives(calls.product)
+    ]
+
+    def show(report: Report) -> None:
+        savings = product_savings(report, products)
+        path = arguments.out / _SAVINGS
+        write_view(path, dump(savings))
+        if arguments.json:
+            print_json(plain(savings))
+        else:
+            print_lines(savings_lines(savings, terminal_width(is_terminal=sys.stdout.isatty())))
+            print(path)
+
+    return _measure(arguments, "; ".join(map(sizes_text, dict.fromkeys(asked))), show)
+
+
+def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | None = None) -> int:
+    """Run the bench of these products, write its outputs, and return the exit code.
+
+    Args:
+        arguments: the options of the command.
+        sizes: the products.
+        show: what is done with the report at the end, or after an interrupt, if it has figures.
+    """
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.control import CURRENT_CLOCKS
     from pytest_gpuenergy.report import latest_run, write_best_perf
@@ -180,10 +269,8 @@ def _perf(arguments: Namespace) -> int:
         check_cutlass,
     )
     from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import Gemm, measured_products
+    from pytest_gpuenergy.workloads import Gemm
 
-    sizes = " ".join(arguments.sizes)
-    measured_products(sizes)
     if arguments.records is not None:
         given_folder(arguments.records)
     check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
@@ -199,7 +286,7 @@ def _perf(arguments: Namespace) -> int:
         "--gpuenergy-json": out / "report.json",
         "--gpuenergy-html": out / "report.html",
         "--gpuenergy-csv": out / "csv",
-        "--gpuenergy-cache": arguments.cache,
+        "--gpuenergy-cache": arguments.cache or ("hot" if arguments.model is None else "cold"),
         "--records": arguments.records,
         "--cutlass": arguments.cutlass,
         "--cutlass-profiler": arguments.cutlass_profiler,
@@ -218,13 +305,17 @@ def _perf(arguments: Namespace) -> int:
     before, written = latest_run(here), list[Path]()
     try:
         with interrupt_once():
-            code = run_child([*pytest, *alone, *words, item], here, shown=True).returncode
+            shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
+            code = run_child([*pytest, *alone, *words, item], here, shown=shown).returncode
     finally:  # an interrupted run has results too
         run = latest_run(here)
         if run is not None and (before is None or run.path != before.path):
-            written = write_best_perf(run.load(), out)
+            report = run.load()
+            written = write_best_perf(report, out)
             for path in written:
-                print(path)
+                print(path, file=sys.stderr if arguments.json else sys.stdout)
+            if show is not None and report.measurements:
+                show(report)
     if code == _GOOD and not written:
         raise UnavailableError("Nothing was measured, for the reasons above.")
     return code if code in (_GOOD, _FAILED) else _USAGE

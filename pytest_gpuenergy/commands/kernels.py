@@ -136,7 +136,12 @@ def _show(arguments: Namespace) -> int:
 
     word = arguments.case
     arguments.case, arguments.network = [word], []
-    file = only_set(chosen_files(arguments), word)
+    files = chosen_files(arguments)
+    if len(names := dict.fromkeys(file.workload.name for file in files)) > 1:
+        raise InputError(
+            f"{word} is meant in several modes or layouts: name one of {', '.join(names)}."
+        )
+    file = only_set(files, word)
     if arguments.rank is None and len(file.records) > 1:
         raise InputError(
             f"There are {len(file.records)} kernels for {word}: name one, such as "

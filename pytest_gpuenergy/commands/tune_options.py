@@ -129,7 +129,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("device and results")
     group.add_argument(
         "--out",
-        type=Path,
+        type=_folder,
         default=OUT,
         metavar="DIR",
         help=f"Where record files are written (default: {OUT})",
@@ -257,6 +257,13 @@ def grouped(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
 
 def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
+
+
+def _folder(text: str) -> Path:
+    # An unset variable of a shell would otherwise mean the current folder.
+    if not text.strip():
+        raise ArgumentTypeError("it is empty: name a folder, such as . for the current one")
+    return Path(text)
 
 
 def _trials(text: str) -> int:

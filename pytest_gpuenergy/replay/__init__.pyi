@@ -7,6 +7,15 @@ from .account.account import (
     savings as savings,
     step_key as step_key,
 )
+from .account.product_savings import (
+    CapSavings as CapSavings,
+    ProductCosts as ProductCosts,
+    ProductSavings as ProductSavings,
+    StepCosts as StepCosts,
+    alternatives as alternatives,
+    product_savings as product_savings,
+    savings_lines as savings_lines,
+)
 from .account.replay_report import (
     ReplayReport as ReplayReport,
     report_lines as report_lines,
@@ -28,6 +37,15 @@ from .extract.kernel_extraction import (
     write_extraction as write_extraction,
 )
 from .extract.kernel_list import read_list as read_list, understood as understood
+from .extract.model_products import (
+    ModelProducts as ModelProducts,
+    ProductCalls as ProductCalls,
+    RecordedProduct as RecordedProduct,
+    Storage as Storage,
+    matrix_storage as matrix_storage,
+    model_products as model_products,
+    recorded_product as recorded_product,
+)
 from .extract.summary import (
     PhasePower as PhasePower,
     json_document as json_document,

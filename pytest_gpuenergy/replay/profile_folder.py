@@ -59,6 +59,8 @@ class ProfileRecord(Struct, frozen=True):
         runs: The number of runs that were profiled, one after another.
         power: The alignment of the samples in ``power.csv``; None without samples.
         export: The file that the model was exported to; empty if it was not.
+        tf32: Whether PyTorch was allowed to compute products of float32 matrices with TF32
+            instructions; False in profiles of earlier releases, which did not record it.
     """
 
     model: str
@@ -80,6 +82,7 @@ class ProfileRecord(Struct, frozen=True):
     runs: int = 1
     power: PowerAlignment | None = None
     export: str = ""
+    tf32: bool = False
 
     @property
     def work(self) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from pytest_gpuenergy.support.signals import uninterrupted
 
@@ -21,6 +21,9 @@ PATIENCE_S = 20.0
 _POLL_S = 0.1
 _POLLS_AFTER_FAILURE = 50
 """How often the other commands are polled after one has failed, before they are terminated."""
+
+_STDERR = 2
+"""The file descriptor of the error output."""
 
 _LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None, use_errno=True), 1  # see prctl(2)
 
@@ -58,7 +61,7 @@ def run_child(
     command: Sequence[str],
     folder: Path,
     *,
-    shown: bool = False,
+    shown: bool | Literal["as errors"] = False,
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
@@ -70,7 +73,8 @@ def run_child(
     Args:
         command: the command.
         folder: its working directory.
-        shown: whether its output goes where this process's goes, instead of being returned.
+        shown: whether its output goes where this process's goes, instead of being returned; ``as
+            errors`` if all of it goes to the error output.
         environment: all of its variables; by default those of this process.
         timeout_s: the time limit; by default there is none.
 
@@ -143,7 +147,7 @@ def _start(
     command: Sequence[str],
     folder: Path,
     *,
-    shown: bool,
+    shown: bool | Literal["as errors"],
     environment: Mapping[str, str] | None,
     errors: IO[str] | None = None,
 ) -> subprocess.Popen[str]:
@@ -152,7 +156,7 @@ def _start(
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=None if shown else subprocess.PIPE,
+        stdout=_STDERR if shown == "as errors" else None if shown else subprocess.PIPE,
         stderr=errors if shown else subprocess.STDOUT,
         encoding="utf-8",
         errors="replace",

@@ -15,6 +15,12 @@ from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
 )
+from .conv.implicit import (
+    Blocks as Blocks,
+    ImplicitParameters as ImplicitParameters,
+    input_blocks as input_blocks,
+)
+from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
 from .gemm.costs import Costs as Costs, Estimate as Estimate, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,

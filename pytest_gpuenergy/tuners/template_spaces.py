@@ -9,6 +9,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
+from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
@@ -30,7 +31,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitParameters),
+        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""
@@ -52,8 +53,9 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
     if not kinds and isinstance(workload, Conv2d):
         options = " ".join(f"{name}={value}" for name, value in workload.options.items())
+        instead = ": choose mode 3xtf32, which is as exact" if workload.mode == "float32" else ""
         raise InputError(
-            f"{workload.name} is a convolution with {options}, which no template computes."
+            f"{workload.name} is a convolution with {options}, which no template computes{instead}."
         )
     if not kinds:
         raise InputError(

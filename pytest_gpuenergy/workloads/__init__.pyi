@@ -41,6 +41,7 @@ from .matrix_products import (
     product_name as product_name,
     products_in as products_in,
     search_options_notice as search_options_notice,
+    sizes_text as sizes_text,
 )
 from .modes import (
     MODES as MODES,

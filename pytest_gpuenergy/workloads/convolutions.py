@@ -398,7 +398,10 @@ class Conv2dKind(WorkloadKind):
     """The kind ``conv2d``."""
 
     name = Conv2d.kind
-    grammar = "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]]"
+    grammar = (
+        "N,H,W,CO,CI,KH,KW,stride,padding[,dilation[,groups]] "
+        "[mode=tf32] [layout=nhwc] [bias=1] [relu=1]"
+    )
     example = "1,56,56,64,64,3,3,1,1"
     networks = NETWORKS
 

@@ -373,6 +373,12 @@ def product_name(gemm: Gemm) -> str:
     return "_".join(parts)
 
 
+def sizes_text(gemm: Gemm) -> str:
+    """Return the text that `measured_products` understands as this product alone."""
+    words = {name: value for name, value in gemm.parameters.items() if name != "kind"}
+    return " ".join(f"{name}={value}" for name, value in words.items())
+
+
 def _request(text: str) -> GemmRequest:
     words: dict[str, str] = {}
     for word in text.split():

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gpuenergy.support import InputError, project_table
-from pytest_gpuenergy.workloads.convolutions import Conv2d, Conv2dKind, split_suffix
+from pytest_gpuenergy.workloads.convolutions import (
+    CONV_LAYOUTS,
+    Conv2d,
+    Conv2dKind,
+    split_suffix,
+)
 from pytest_gpuenergy.workloads.matrix_products import GemmKind
+from pytest_gpuenergy.workloads.modes import MODES
 from pytest_gpuenergy.workloads.variants import Variants, in_variants
 from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
@@ -86,6 +92,12 @@ _SHAPE = re.compile(
     re.ASCII | re.DOTALL,
 )
 _MAX_NAMES = 7
+_OPTION_OF: Mapping[str, str] = (
+    dict.fromkeys(MODES, "mode")
+    | dict.fromkeys(CONV_LAYOUTS, "layout")
+    | {"bias": "bias", "relu": "relu"}
+)
+"""The option of a convolution for each word that may stand in a name."""
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
@@ -111,7 +123,9 @@ def find_workload(name: str, root: Path | None = None) -> Workload:
             names = [workload.name for workload in group]
             several = len(names) > _MAX_NAMES
             choices.append(f"{names[0]} ... {names[-1]}" if several else ", ".join(names))
-        raise InputError(f"There is no workload {name!r}: choose one of {', '.join(choices)}.")
+        proper = _proper_name(name, _by_name(known))
+        advice = f"write {proper}" if proper else f"choose one of {', '.join(choices)}"
+        raise InputError(f"There is no workload {name!r}: {advice}.")
     return found
 
 
@@ -131,6 +145,34 @@ def _named(name: str, by_name: Mapping[str, Workload]) -> Workload | None:
     plain = by_name.get(base) or by_name.get(numbered_case(base))
     if options and isinstance(plain, Conv2d) and plain.is_plain:
         return plain.varied(**options)
+    return None
+
+
+def _proper_name(name: str, by_name: Mapping[str, Workload]) -> str | None:
+    """Return the name that is meant by one with right options in another order, or with usual ones.
+
+    It is None if the name has other words, or contradicts itself.
+    """
+    base, options = name, dict[str, str | bool]()
+    while (found := _named(base, by_name)) is None:
+        base, _, word = base.rpartition("_")
+        option = _OPTION_OF.get(word)
+        if option is None or option in options:
+            return None
+        options[option] = word == option or word
+    if not isinstance(found, Conv2d) or any(
+        found.options.get(option, value) != value for option, value in options.items()
+    ):
+        return None
+    return found.varied(**options).name
+
+
+def _name_contradiction(name: str, workload: Workload) -> str | None:
+    """Return what is wrong with a name that ends with a mode or layout; None if it has them."""
+    for option, value in split_suffix(name)[1].items():
+        own = getattr(workload, option, value)
+        if option in ("mode", "layout") and own != value:
+            return f"the name {name!r} says {value}, and the {option} is {own}: choose another one"
     return None
 
 
@@ -211,7 +253,7 @@ def choose_workloads(
         if other != workload:
             raise InputError(
                 f"--shape {text!r} has the name of another workload, {other.name}, but other "
-                "sizes: choose another name."
+                "sizes or options: choose another name."
             )
         chosen[workload.name] = workload
     if not chosen:
@@ -247,7 +289,7 @@ def parse_shape(text: str) -> Workload:
         )
     if name is None:
         return workload
-    if problem := _name_problem(name):
+    if problem := _name_problem(name) or _name_contradiction(name, workload):
         raise InputError(f"--shape {text!r}: {problem}.")
     return workload.called(name)
 
@@ -276,8 +318,9 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
         if not has_kind and (
             not isinstance(entry, list) or any(type(size) is not int for size in entry)
         ):
+            numbers = CONV2D.grammar.partition(" ")[0]
             raise InputError(
-                f"{path}: the workload {name!r} must be a list of integers, {CONV2D.grammar}, or a "
+                f"{path}: the workload {name!r} must be a list of integers, {numbers}, or a "
                 "table that names its kind."
             )
         try:
@@ -289,6 +332,8 @@ def project_workloads(root: Path) -> tuple[Workload, ...]:
         except InputError as error:
             message = f"{path}: the workload {name!r} cannot be used: {error}"
             raise InputError(message) from None
+        if contradiction := _name_contradiction(name, workloads[-1]):
+            raise InputError(f"{path}: {contradiction}.")
         names[name.casefold()] = name
     return tuple(workloads)
 

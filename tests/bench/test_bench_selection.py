@@ -140,6 +140,8 @@ def test_modes_without_records_are_told(bench):
     result.stdout.fnmatch_lines(["bench: left out, without records: yolo00_3xtf32, yolo02_3x*"])
     result = bench.run("--collect-only", "-k", "case2 and 3xtf32")
     assert "left out" not in result.stdout.str()
+    result = bench.run("--collect-only", "-k", "case2_3xtf32_relu")
+    result.stdout.fnmatch_lines(["bench: left out, without records: case2_3xtf32_relu"])
     result = bench.run("--collect-only", "-k", "case2 and bfloat16")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["bench: left out, without records: case1_bfloat16, case2_bf*"])

@@ -148,6 +148,28 @@ def test_sizes_that_have_no_effect_are_told(folder):
     result.stdout.fnmatch_lines(["*--gemm has no effect, since no item of bench/test_gemm.py is*"])
 
 
+def test_products_are_in_the_modes_of_the_option(folder):
+    words = (NAMED, "--gemm", "MNK=64 layout=nn", "-k", "template")
+    assert ids(folder, *words, "--mode", "3xtf32,tf32,tf32") == [
+        f"gemm_64x64x64_nn_{mode}-template-200W" for mode in ("3xtf32", "tf32")
+    ]
+
+
+def test_a_product_in_another_mode_than_the_option_names_is_refused(folder):
+    result = folder.runpytest_inprocess(
+        NAMED, "--gemm", "MNK=8 layout=nn mode=tf32", "--mode", "float16"
+    )
+    result.stdout.fnmatch_lines(
+        ["gemm_8x8x8_nn_tf32 has the mode tf32, and --mode names float16: leave out one of *"]
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_layout_of_convolutions_has_no_effect_on_products(folder):
+    result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--layout", "nhwc", "--co")
+    result.stdout.fnmatch_lines(["bench: --layout has no effect, since it is of convolutions: *"])
+
+
 def test_a_missing_folder_of_records_is_told(folder):
     result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
     result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from recorded_profile import BLOOM, copy_bloom
 
 from pytest_gpuenergy.cli import main
 
@@ -40,6 +41,13 @@ def test_contenders_are_measured_and_written_by_size(elsewhere):
         (["MNK=8", "--contender", "template,mkl"], "no contender 'mkl': choose from template, tvm"),
         (["MNK=8", "--contender", "cutlass_profiler"], "needs --cutlass-profiler PATH"),
         (["MNK=8", "--records", "none"], "--records none: there is no such folder"),
+        ([], "Name matrix products by their sizes, or --model RUN."),
+        (["MNK=8", "--json"], "--json is for --model RUN"),
+        (["MNK=8", "--step", "1"], "--step is for --model RUN"),
+        (["MNK=8", "--model", "none"], "SIZES and --model name different products"),
+        (["--model", "none"], "none"),
+        (["--model", str(BLOOM), "--step", "9"], "has no decode step 9: give 1 to 1"),
+        (["--model", str(BLOOM / "profile.json")], "is not a trace of PyTorch's profiler"),
     ],
 )
 def test_bad_input_is_told_before_pytest_starts(arguments, told, capfd):
@@ -56,3 +64,65 @@ def test_where_no_contender_is_here_the_command_fails(capfd):
     captured = capfd.readouterr()
     assert "no records for gemm_8x8x8_nn" in captured.out
     assert "Nothing was measured, for the reasons above." in captured.err
+
+
+def small_bloom(run: Path) -> Path:
+    """The profile of BLOOM with two of its linear layers, whose matrices are small."""
+    copy_bloom(run)
+    path = run / "operator_calls.jsonl"
+    calls = list(map(json.loads, path.read_text().splitlines()))
+    kept = [call for call in calls if call["operator"] == "aten.bmm.default"]
+    for m, phase in ((6, "prefill"), (1, "decode")):
+        (call, *_) = (
+            call
+            for call in calls
+            if call["operator"] == "aten.linear.default"
+            and call["phase"] == phase
+            and call["calls"] == 24
+        )
+        matrices = (
+            (("shape", [1, m, 16]), ("strides", [m * 24, 24, 1])),
+            (
+                ("shape", [12, 16]),
+                ("strides", [16, 1]),
+            ),
+        )
+        for argument, changes in zip(call["arguments"], matrices, strict=False):
+            argument |= dict(changes)
+        kept.append(call)
+    path.write_text("".join(f"{json.dumps(call)}\n" for call in kept))
+    return run
+
+
+def test_small_products_need_a_hot_cache(elsewhere, capfd):
+    run = small_bloom(elsewhere / "bloom")
+    assert main(["gemm", "perf", "--model", str(run), *EMULATED]) == 2
+    assert "too small to be kept out of the L2 cache, which takes --cache hot" in (
+        capfd.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_the_products_of_a_model_are_measured_weighted_by_calls(elsewhere, capfd):
+    run = small_bloom(elsewhere / "bloom")
+    arguments = ["--model", str(run), "--contender", "template", "--cache", "hot", "--json"]
+    assert main(["gemm", "perf", *arguments, *EMULATED, "--out", "out"]) == 0
+    captured = capfd.readouterr()
+    found = json.loads(captured.out)
+    assert found == json.loads((elsewhere / "out" / "product_savings.json").read_text())
+    assert "2 passed" in captured.err
+    assert (found["model"], found["emulated"]) == ("bloom-560m", True)
+    (cap,) = found["caps"]
+    assert cap["cache"] == "hot"
+    products = {one["product"]: one for one in cap["products"]}
+    prefill, decode = "gemm_6x12x16_tn_float16_lda24", "gemm_1x12x16_tn_float16"
+    assert {name: one["calls"] for name, one in products.items()} == {
+        prefill: {"prefill": 24},
+        decode: {"decode step 1": 24},
+    }
+    for step, name in zip(cap["steps"], (prefill, decode), strict=True):
+        alone = products[name]["contenders"]["template"]["energy_mj"]["value"]
+        assert step["fastest"]["energy_mj"]["value"] == pytest.approx(24 * alone)
+        assert (step["calls"], step["measured_calls"]) == (48, 24)
+        assert step["now"] is step["saved_by_fastest"] is None  # there is no cuBLAS
+    assert found["left_out"][0]["calls"] == {"prefill": 24, "decode step 1": 24}

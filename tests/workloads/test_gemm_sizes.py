@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from gemm_products import products
 from hypothesis import given, strategies as st
 
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
     KINDS,
+    MODES,
     GemmRequest,
     measured_products,
     parse_requests,
     product_name,
     products_in,
     search_options_notice,
+    sizes_text,
 )
 
 SIZE = st.integers(1, 9999)
@@ -29,6 +32,12 @@ def product_sizes(text: str) -> list[tuple[int, int, int]]:
 def test_sizes_come_in_any_order(m, n, k, order):
     values = {"M": m, "N": n, "K": k}
     assert product_sizes(" ".join(f"{name}={values[name]}" for name in order)) == [(m, n, k)]
+
+
+@given(products(st.sampled_from(MODES), 99), st.sampled_from(["normal", "zeros", "sparse:0.5"]))
+def test_the_text_of_a_product_describes_it_alone(product, distribution):
+    (found,) = measured_products(sizes_text(product.varied(distribution=distribution)))
+    assert found == product.varied(distribution=distribution)
 
 
 @pytest.mark.parametrize(

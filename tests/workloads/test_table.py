@@ -249,13 +249,50 @@ def test_a_shape_may_be_a_known_one_under_its_name():
     ("shapes", "message"),
     [
         ([f"case1={NINE}"], "the name of another workload, case1, but other sizes"),
-        ([f"a={NINE}", f"a={NINE},2"], "the name of another workload, a, but other sizes"),
+        (
+            [f"a={NINE}", f"a={NINE},2"],
+            "the name of another workload, a, but other sizes or options",
+        ),
+        (
+            [f"a={NINE} mode=tf32", f"a={NINE}"],
+            "the name of another workload, a, but other sizes or options",
+        ),
         ([], "No workload is named: give names such as case1, a network"),
     ],
 )
 def test_a_choice_that_cannot_be_is_told(shapes, message):
     with pytest.raises(InputError, match=message):
         choose_workloads([","], [""], shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "proper"),
+    [
+        ("case2_nhwc_3xtf32", "case2_3xtf32_nhwc"),
+        ("2_relu_bias", "case2_bias_relu"),
+        ("case2_float32", "case2"),
+        ("case2_nchw_tf32", "case2_tf32"),
+    ],
+)
+def test_a_name_with_its_options_in_another_order_is_told_the_right_one(name, proper):
+    with pytest.raises(InputError, match=f"no workload '{name}': write {proper}.$"):
+        choose_workloads([name])
+
+
+@pytest.mark.parametrize("name", ["case2_tf32_3xtf32", "case2_fp8", "case9_tf32", "_tf32", "tf32"])
+def test_a_name_that_means_none_lists_the_choices(name):
+    with pytest.raises(InputError, match=f"no workload '{name}': choose one of case1, case2"):
+        choose_workloads([name])
+
+
+def test_a_name_does_not_say_another_mode_or_layout(tmp_path):
+    message = "the name 'a_tf32' says tf32, and the mode is float16: choose another one"
+    with pytest.raises(InputError, match=message):
+        parse_shape(f"a_tf32={NINE} mode=float16")
+    with pytest.raises(InputError, match="'a_nhwc' says nhwc, and the layout is nchw"):
+        network("project", project(tmp_path, f"[tool.gpuenergy.workloads]\na_nhwc = [{NINE}]"))
+    named = parse_shape(f"a_tf32_nhwc={NINE} mode=tf32 layout=nhwc bias=1")
+    assert named.name == "a_tf32_nhwc"
 
 
 def test_equal_shapes_are_one():

@@ -25,8 +25,10 @@ from pytest_gpuenergy.tuning import given_folder
 from pytest_gpuenergy.workloads import (
     Conv2d,
     Gemm,
+    in_variants,
     measured_products,
     network,
+    parse_variants,
     products_in,
     search_options_notice,
     split_words,
@@ -188,6 +190,11 @@ def pytest_report_collectionfinish(
         return ["bench: --gemm has no effect, since no item of bench/test_gemm.py is selected"]
     ignored = search_options_notice(sizes) if gemm and sizes else None
     lines = [f"bench: {ignored}"] if ignored else []
+    if gemm and len(gemm) == len(items) and config.getoption("--layout", None) is not None:
+        lines.append(
+            "bench: --layout has no effect, since it is of convolutions: products have layout= in "
+            "--gemm"
+        )
     tuned = dict.fromkeys(
         (params.get("gemm_workload") or params["bench_workload"], TUNED_BY[params["contender"]])
         for params in compared
@@ -272,9 +279,16 @@ def contender_setup(
 def products(config: pytest.Config) -> list[Gemm]:
     """Return the products of ``--gemm``, or all bundled ones and those that ids name.
 
+    They are in the modes of ``--mode``, if it is given, which is an option of this repository.
+
     Raises:
-        InputError: the sizes are not understood, or ask for a tuning.
+        InputError: the sizes or modes are not understood, ask for a tuning, or name another mode.
     """
+    found = in_variants(_products(config), parse_variants(config.getoption("--mode", None)))
+    return [product for product in found if isinstance(product, Gemm)]
+
+
+def _products(config: pytest.Config) -> list[Gemm]:
     if (text := config.getoption("--gemm")) is None:
         bundled = [product for product in network(NETWORK) if isinstance(product, Gemm)]
         if config.getoption("--quick", False):

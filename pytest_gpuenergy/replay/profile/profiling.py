@@ -334,9 +334,20 @@ def profile_program(
         rank=ranks.rank,
         ranks=ranks.count,
         runs=runs,
+        tf32=_allows_tf32(),
     )
     write_profile(record, folder)
     return record, recorder.forms, reads
+
+
+def _allows_tf32() -> bool:
+    """Return whether products of float32 matrices may use TF32; PyTorch 2.9 renamed the setting."""
+    import torch
+
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    if precision is None:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    return bool(precision == "tf32")
 
 
 def _read_clocks() -> list[ClockRead]:

@@ -13,14 +13,14 @@ import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     CardResources,
     Constant,
-    TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor, Workload
+from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor
 
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
@@ -33,17 +33,21 @@ _ALIGNMENT_BYTES = 1024
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
-_FARTHEST_OFFSET, _FARTHEST_CORNER = 255, 127
+_FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
 _PACKING_THREADS = 256
 _MOST_TURNED_TAPS = 64
 """The most elements of a window of which pack.cu turns 64 channels at a time, instead of 32."""
 _MOST_PACKED_TAPS = 256
 """The most of which it has room for 32 channels."""
+_MOST_PACKED_ELEMENTS = (1 << 31) - _PACKING_THREADS
+"""The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
 _MOST_TAPS = 9
 """The most taps of which a step has eight channels: more would take too much shared memory."""
+_MOST_BLOCK_BYTES = 48 << 10
+"""The most bytes of a step, so that three fit in shared memory with their weights."""
 _MOST_CHANNELS = 256
 _MOST_SPLITS = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
@@ -72,8 +76,8 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
     "bfloat16": 2048,
 }
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
-# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100; see
-# studies/convolution_estimate.py.
+# Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
+# in bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels reach."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
@@ -97,7 +101,7 @@ _CLUSTER_MULTIPROCESSORS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImplicitParameters(TemplateParameters[Conv2d]):
+class ImplicitParameters(WindowParameters):
     """The parameters of a kernel of the template.
 
     Attributes:
@@ -114,7 +118,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
     """
 
     template: ClassVar[str] = "implicit"
-    modes: ClassVar[tuple[Mode, ...]] = ("3xtf32", "tf32", "float16", "bfloat16")
     added: ClassVar[Mapping[str, int]] = {"packed": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
@@ -158,36 +161,30 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             raise InputError(f"The template {self.template} packs only what is boxed.")
 
     @classmethod
-    def computes(cls, workload: Workload) -> bool:
-        """Return whether the workload is a convolution in one of the template's modes."""
-        return isinstance(workload, Conv2d) and workload.mode in cls.modes
-
-    @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
-        """Return what the template needs that a convolution lacks; None if it can compute it."""
-        if conv.layout == "nchw" and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
+        """Return what kernels need that a convolution lacks; None if threads can copy it."""
+        in_runs = conv.layout == "nchw" and conv.element_bytes == 4
+        if in_runs and max(conv.shape.KH, conv.shape.KW) > _WIDEST_WINDOW:
             return (
-                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw, and "
-                f"{conv.name} has {conv.shape.KH} x {conv.shape.KW}"
+                f"needs windows of up to {_WIDEST_WINDOW} x {_WIDEST_WINDOW} in layout nchw and "
+                f"mode {conv.mode}, and {conv.name} has {conv.shape.KH} x {conv.shape.KW}"
             )
         return None
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
-        if cls.refusal(conv):
-            return
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        ways = [(True, False)] if _box_bytes(conv) else [(False, False)]
-        if not _box_bytes(conv) and _box_bytes(conv, packed=True):
+        box_bytes = _box_bytes(conv)
+        ways = [(True, False)] if box_bytes else []
+        # Threads copy longer lines than short boxes are, from several taps at once.
+        if box_bytes <= _SHORTEST_LINE_BYTES and not cls.refusal(conv):
+            ways.append((False, False))
+        if not box_bytes and _box_bytes(conv, packed=True):
             ways.append((True, True))
-        for (boxed, packed), tile_c, (
-            consumers,
-            resident,
-        ), deep, stages, splits in itertools.product(
-            ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS
-        ):
+        choices = itertools.product(ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS)
+        for (boxed, packed), tile_c, (consumers, resident), deep, stages, splits in choices:
             if tile_c > useful or deep > 1 + boxed:
                 continue
             one = cls(
@@ -218,13 +215,14 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
 
     def tiles(self, conv: Conv2d) -> int:
         """Return the number of tiles."""
-        s = conv.shape
-        plane = s.OH * s.OW
-        if self._blocks(conv) is None:
-            along_p = math.ceil(s.N * plane / self.tile_p)
-        else:
-            along_p = s.N * math.ceil(plane / self.tile_p)
+        s, divided = conv.shape, self._divided(conv)
+        along_p = s.N * s.OH * s.OW // divided * math.ceil(divided / self.tile_p)
         return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+
+    def _divided(self, conv: Conv2d) -> int:
+        """Return how many pixels are divided into tiles, which have no others."""
+        blocks = self._blocks(conv)
+        return blocks.divided if blocks else conv.shape.N * conv.shape.OH * conv.shape.OW
 
     def steps(self, conv: Conv2d) -> int:
         """Return the steps of a tile."""
@@ -245,13 +243,13 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 self.deep * _LINE_BYTES * self.tile_c,
             )
         deep = blocks.channels * blocks.rows * conv.shape.KW
-        return 4 * blocks.channels * blocks.pitch, deep * (4 * self.tile_c + 4)
+        return blocks.step_bytes, deep * (4 * self.tile_c + 4)
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
         if self.boxed or conv.layout == "nhwc" or conv.element_bytes == 2:
             return None
-        return _blocks_of(conv.shape, self.tile_p)
+        return input_blocks(conv.shape, self.tile_p)
 
     @property
     def tile_p(self) -> int:
@@ -293,12 +291,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         del conv  # the same for all
         return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
 
-    def _widths(self, conv: Conv2d) -> tuple[int, int]:
-        """Return how many elements are copied at once from the input, and from the weights."""
-        widest, s = _PIECE_BYTES // conv.element_bytes, conv.shape
-        of_input = math.gcd(widest, s.CI, s.CI // s.groups) if conv.layout == "nhwc" else 1
-        return of_input, math.gcd(widest, s.reduction_length)
-
     def _box_bytes(self, conv: Conv2d) -> Literal[0, 32, 64, 128]:
         return _box_bytes(conv, packed=self.packed)
 
@@ -326,13 +318,7 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
                 "PITCH": blocks.pitch,
                 "WIDTH": blocks.width,
             }
-        width, weight_width = self._widths(conv)
-        return {
-            "WIDTH": width,
-            "WEIGHT_WIDTH": weight_width,
-            "LINE_BYTES": _LINE_BYTES,
-            "BOXES": 1,
-        }
+        return self._lines(conv)
 
     def _at_once(self, card: CardResources) -> int:
         """Return how many blocks, or clusters of them, a card holds at once."""
@@ -395,22 +381,22 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
-        if conv.mode not in self.modes:
-            raise InputError(
-                f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
-                f"{conv.mode}."
-            )
-        if reason := self.refusal(conv):
+        self.check_mode(conv)
+        if not self.boxed and (reason := self.refusal(conv)):
             raise InputError(f"The template {self.template} {reason}.")
+        if self.boxed and not self._box_bytes(conv):
+            raise InputError(
+                f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
+                "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
+                "groups) in layout nhwc, or a single group that is packed, with windows of up to "
+                f"{_MOST_PACKED_TAPS} elements; strides of up to {_LARGEST_TRAVERSAL_STRIDE}, "
+                f"padding of up to {_FARTHEST_CORNER}, and dilated windows of up to "
+                f"{_FARTHEST_CORNER + 1} rows and columns more than the padding."
+            )
         if self.splits > self.steps(conv):
             raise InputError(
                 f"{conv.name} has {self.steps(conv)} steps of a tile, which {self.splits} blocks "
                 "cannot share: choose fewer splits."
-            )
-        if self.boxed and not self._box_bytes(conv):
-            raise InputError(
-                f"The tensor memory accelerator cannot find the windows of {conv.name}, whose "
-                "channels do not fill pieces of 16 bytes, or whose padding or window is too wide."
             )
         maps = self._tensor_maps(conv) if self.boxed else ()
         named = {tensor_map.name.removesuffix("_map"): tensor_map.name for tensor_map in maps}
@@ -428,11 +414,12 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
             self.dynamic_bytes(conv),
         )
         if self.boxed:
-            how: tuple[str, ...] = ("lines", "boxed")
+            how: tuple[str, ...] = ("lines", "described", "boxed")
         else:
-            how = ("blocked", "copying") if self._blocks(conv) else ("lines", "gathered", "copying")
+            how = ("blocked",) if self._blocks(conv) else ("lines", "described", "gathered")
+            how += ("copying",)
         copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
-        constants, head = self._constants(conv, blocks), [_ELEMENTS[conv.dtype]]
+        constants, head = self._constants(conv, blocks), [ELEMENTS[conv.dtype]]
         launches = [launch]
         workspaces: list[Tensor] = []
         if self.packed:
@@ -506,7 +493,6 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         return of_data, of_weight
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
-        s = conv.shape
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
         sums = self.tile_c // 2
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
@@ -516,25 +502,15 @@ class ImplicitParameters(TemplateParameters[Conv2d]):
         after = sums + (1 if direct else 4)
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
-            "HALVES": halves,
-            "SPLIT": conv.mode == "3xtf32",
+            **self._geometry(conv),
             "NHWC": conv.layout == "nhwc" or self.packed,
-            "OUT_NHWC": conv.layout == "nhwc",
-            "IMAGES": s.N,
-            **{name: getattr(s, name) for name in ("H", "W", "CO", "KH", "KW", "OH", "OW")},
-            "STRIDE": s.strides,
-            "PADDING": s.padding,
-            "DILATION": s.dilation,
-            "GROUPS": s.groups,
-            "CI": self._channels(conv) * s.groups,
+            "CI": self._channels(conv) * conv.shape.groups,
             "GROUP_IN": self._channels(conv),
-            "GROUP_OUT": s.CO // s.groups,
-            "WITH_BIAS": conv.bias,
-            "WITH_RELU": conv.relu,
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
-            "BY_IMAGE": self._blocks(conv) is not None,
+            "DIVIDED": self._divided(conv),
             **self._copying(conv),
+            "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
@@ -571,14 +547,15 @@ def _box_bytes(conv: Conv2d, *, packed: bool = False) -> Literal[0, 32, 64, 128]
     if packed:
         row = -(-row // _PIECE_BYTES) * _PIECE_BYTES
     farthest = max(s.window) - 1
+    pixels, filters = s.N * s.H * s.W, s.CO * s.KH * s.KW
     if (
         (conv.layout != "nhwc" and not packed)
         or row % _PIECE_BYTES
-        or farthest > _FARTHEST_OFFSET
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
         or (s.groups > 1 and (packed or row % _SHORTEST_LINE_BYTES))
         or (packed and s.KH * s.KW > _MOST_PACKED_TAPS)
+        or (packed and row // conv.element_bytes * max(pixels, filters) > _MOST_PACKED_ELEMENTS)
     ):
         return 0
     for line in (128, 64):
@@ -592,6 +569,7 @@ class Blocks:
     """What threads copy of an input in NCHW: runs of elements in each of a few channels.
 
     Attributes:
+        divided: the pixels that are divided into tiles: those of an image, or of a row.
         channels: the channels in a step.
         rows: the rows of the window in a step: all, or one.
         runs: the runs of a channel in a step.
@@ -601,6 +579,7 @@ class Blocks:
         width: the elements that are copied at once.
     """
 
+    divided: int
     channels: int
     rows: int
     runs: int
@@ -609,15 +588,43 @@ class Blocks:
     pitch: int
     width: int
 
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of a step in shared memory."""
+        return 4 * self.channels * self.pitch
+
 
 @functools.cache
-def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
-    """Return what threads copy of an input in NCHW for tiles of so many pixels."""
+def input_blocks(s: Conv2dShape, tile_p: int) -> Blocks:
+    """Return what threads copy of an input in NCHW for tiles of so many pixels.
+
+    Tiles cross the rows of the output, and a step has all rows of the window, unless steps become
+    too long for that.
+    """
     rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
-    channels = 8 * max(1, 4 // (rows * s.KW))
-    # A tile begins in any column. The corners of its windows are so far from the first one's.
-    columns = np.arange(s.OW)[:, None] + np.arange(tile_p)
-    places = (columns // s.OW * s.W + columns % s.OW) * s.strides
+    plane, every, fewer = s.OH * s.OW, _most_channels(s, rows), _most_channels(s, 1)
+    tried = [
+        (plane, rows, every),
+        *([(s.OW, rows, every)] if tile_p <= s.OW else []),  # few tiles that end with their row
+        *((plane, 1, channels) for channels in (32, 16, 8) if channels <= fewer),
+        (s.OW, 1, 8),
+    ]
+    found = [_blocks_of(s, tile_p, *one) for one in tried]
+    return next((one for one in found if one.step_bytes <= _MOST_BLOCK_BYTES), found[-1])
+
+
+def _most_channels(s: Conv2dShape, rows: int) -> int:
+    """Return the channels of a step of so many rows of windows, unless they are too long."""
+    return 8 * max(1, 4 // (rows * s.KW))
+
+
+def _blocks_of(s: Conv2dShape, tile_p: int, divided: int, rows: int, channels: int) -> Blocks:
+    """Return what threads copy in steps of so many rows of windows in so many channels."""
+    # A tile begins in any column. The corners of its windows are so far from the first one's. All
+    # tiles that end in the row where they begin are alike.
+    pixels = np.arange(max(0, s.OW - tile_p), s.OW)[:, None] + np.arange(tile_p)
+    pixels = np.minimum(pixels, divided - 1)
+    places = (pixels // s.OW * s.W + pixels % s.OW) * s.strides
     apart = places - places[:, :1]
     before, after = -int(apart.min()), int(apart.max())
     along = before + after + (s.KW - 1) * s.dilation + 1
@@ -628,11 +635,5 @@ def _blocks_of(s: Conv2dShape, tile_p: int) -> Blocks:
     run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
     pitch = runs * run
     # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
-    return Blocks(channels, rows, runs, before, run, pitch + (8 - pitch) % 32, width)
-
-
-_ELEMENTS = {
-    "float32": "using Element = float;",
-    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
-    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
-}
+    pitch += (8 - pitch) % 32
+    return Blocks(divided, channels, rows, runs, before, run, pitch, width)

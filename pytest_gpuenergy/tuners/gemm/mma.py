@@ -35,6 +35,11 @@ _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1
 """The time of a product, as a multiple of one of 16-bit elements."""
 
 
+def products_per_cycle(mode: Mode, card: CardResources) -> float:
+    """Return the products in a mode that ``mma.sync`` computes on a multiprocessor per cycle."""
+    return _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE) / _COST[mode]
+
+
 @dataclass(frozen=True, kw_only=True)
 class MmaParameters(Tiling):
     """The parameters of a kernel of the template.
@@ -113,8 +118,7 @@ class MmaParameters(Tiling):
         """
         costs = costs or costs_of(self.family)
         products = self.tile_m * self.tile_n * self.tile_k
-        rate = _PRODUCTS_PER_CYCLE.get(card.capability, _LATEST_PRODUCTS_PER_CYCLE)
-        multiplying = costs.product_share * products * _COST[gemm.mode] / rate
+        multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
         pieces = self.tile_m / copy_width(gemm, gemm.lda) + self.tile_n / copy_width(gemm, gemm.ldb)
         split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS

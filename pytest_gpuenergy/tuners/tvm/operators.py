@@ -140,10 +140,11 @@ class Conv2dOperator(TvmOperator):
 def _plain(workload: Workload) -> Conv2d:
     assert isinstance(workload, Conv2d)
     if not workload.is_plain:
+        other = " in mode 3xtf32, which is as exact" if workload.mode == "float32" else ""
         raise UnavailableError(
             f"{workload.name} cannot be tuned with TVM, which has schedules of convolutions in "
             "mode float32 and layout nchw alone, without bias or ReLU: search the templates with "
-            "--tuner template."
+            f"--tuner template{other}."
         )
     return workload
 

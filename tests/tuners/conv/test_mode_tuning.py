@@ -12,6 +12,7 @@ from command_outcomes import ended
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin
+from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import load_records, records_of
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATES
 from pytest_gpuenergy.tuning import CardResources, TemplateParameters
@@ -158,8 +159,20 @@ LAYER = Conv2d.of("layer", 1, 9, 9, 8, 8, 3, 3, 1, 1, mode="3xtf32")
         (["--case", "case2", "--mode", "fp8"], "--mode 'fp8' is not known: choose from float32"),
         (["--case", "case2_tf32", "--mode", "3xtf32"], "case2_tf32 has the mode tf32, and --mode"),
         (["--network", "gemm", "--layout", "nhwc"], "kind gemm, which has no --layout: leave out"),
+        (["--case", "case2_nhwc"], "no template computes: choose mode 3xtf32, which is as exact."),
+        (["--case", "case2_relu", "--tuner", "tvm"], "--tuner template in mode 3xtf32, which is"),
+        (["--case", "case2_tf32", "--tuner", "tvm"], "with --tuner template."),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(words, said, tmp_path):
     command = ["tune", *words, "--gpu-device", "emulated", "--out", tmp_path / "tuned"]
     assert said in ended(2, *command).err
+
+
+def test_a_box_of_channels_that_do_not_lie_together_is_refused():
+    with pytest.raises(InputError, match="cannot find the windows of layer: it needs"):
+        TEMPLATES["implicit"](boxed=True).kernel(LAYER)
+
+
+def test_an_empty_folder_for_records_is_refused():
+    assert "argument --out: it is empty: name a folder" in ended(2, "tune", "--out", "").err

@@ -1,0 +1,112 @@
+"""The templates for convolutions on tensor cores, on a real GPU, in all modes that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.kernels import Job
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
+from pytest_gpuenergy.tuning import TemplateParameters, card_resources
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d
+
+pytestmark = pytest.mark.gpu
+
+MODES = ("3xtf32", "tf32", "float16", "bfloat16")
+SIZES = [
+    pytest.param((1, 56, 56, 64, 64, 3, 3, 1, 1), id="3x3"),
+    pytest.param((2, 27, 31, 40, 24, 5, 3, 2, 2, 1, 4), id="groups-stride-2"),
+    pytest.param((1, 61, 43, 33, 3, 7, 7, 2, 3), id="first-layer"),
+    pytest.param((1, 7, 7, 256, 4104, 1, 1, 1, 0), id="long-sums"),
+    pytest.param((3, 19, 17, 30, 15, 2, 3, 1, 4, 3, 5), id="odd-dilation-3"),
+]
+OFFERED = 4
+"""Parameters of each template that are tried of each convolution, spread over all."""
+SHAPES = {
+    "one": (1, 1, 1, 1, 1, 1, 1, 1, 0),
+    "pixels": (2, 5, 7, 48, 3, 1, 1, 1, 0),
+    "odd": (3, 13, 11, 7, 5, 3, 2, 2, 1),
+    "first": (1, 65, 63, 40, 3, 7, 7, 2, 3),
+    "dilated": (1, 30, 29, 24, 16, 3, 3, 1, 2, 2),
+    "grouped": (2, 28, 27, 96, 64, 3, 3, 1, 1, 1, 4),
+    "odd-groups": (1, 17, 9, 33, 21, 3, 5, 3, 2, 1, 3),
+    "depthwise": (1, 20, 21, 32, 32, 3, 3, 2, 1, 1, 32),
+    "window": (1, 27, 27, 96, 48, 5, 5, 1, 2),
+    "deep": (1, 9, 9, 72, 456, 3, 3, 1, 1),
+    "wide": (1, 5, 1921, 32, 8, 3, 3, 3, 1),
+    "padded": (1, 6, 6, 16, 32, 3, 3, 2, 40),
+}
+TRIED = 3
+"""The kernels of each convolution that are verified: those that a search tries first."""
+INSTRUCTIONS = {"implicit": {"HGMMA"}, "implicit_mma": {"HMMA"}}
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    with open_device("auto") as device:
+        yield device
+
+
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", SIZES)
+def test_offered_parameters_are_right(gpu, sizes, mode, layout):
+    conv = Conv2d.of("c", *sizes, mode=mode, layout=layout, bias=True, relu=True)
+    chosen = [
+        one
+        for kind in TEMPLATES.values()
+        if kind.computes(conv) and kind.suits(card_resources(gpu))
+        for offered in [list(kind.fitting(conv, card_resources(gpu)))]
+        for one in offered[:: max(1, len(offered) // OFFERED)]
+    ]
+    gpu.prepare([one.kernel(conv) for one in chosen])
+    for one in chosen:
+        verified = verify_on_device(gpu, one.kernel(conv), conv)
+        assert verified.max_relative_error <= conv.error_bound.max_relative
+
+
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("template", INSTRUCTIONS)
+def test_machine_code_shows_which_tensor_cores_are_used(gpu, template, mode, layout):
+    conv, kind = (
+        Conv2d.of("c", 1, 9, 9, 32, 32, 3, 3, 1, 1, mode=mode, layout=layout),
+        TEMPLATES[template],
+    )
+    if not kind.suits(card_resources(gpu)):
+        pytest.skip(f"the template {template} has no kernels for this card")
+    kernel = next(iter(kind.fitting(conv, card_resources(gpu)))).kernel(conv)
+    assert gpu.tensor_core_instructions(Job.of(kernel, conv)) == INSTRUCTIONS[template]
+
+
+def tried(gpu: Device, conv: Conv2d) -> list[TemplateParameters[Conv2d]]:
+    return rank_kernels(conv, card_resources(gpu))[:TRIED]
+
+
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_kernels_are_right(gpu, mode, layout):
+    options = {"mode": mode, "layout": layout}
+    convs = [
+        Conv2d.of(name, *sizes, **options, bias=number % 2 == 1, relu=number % 3 == 1)
+        for number, (name, sizes) in enumerate(SHAPES.items())
+    ]
+    kernels = [(conv, one.kernel(conv)) for conv in convs for one in tried(gpu, conv)]
+    gpu.prepare([kernel for _, kernel in kernels])  # compiled at once
+    for conv, kernel in kernels:
+        verified = verify_on_device(gpu, kernel, conv)
+        assert verified.max_relative_error <= conv.error_bound.max_relative, conv.name
+
+
+def test_tensor_cores_are_refused_in_float32(gpu):
+    conv = Conv2d.of("odd", *SHAPES["odd"], mode="3xtf32")
+    kernel = tried(gpu, conv)[0].kernel(conv)
+    with pytest.raises(
+        KernelFault, match=r"tensor cores \(HG?MMA\), but odd is declared as float32"
+    ):
+        verify_on_device(gpu, kernel, conv.varied(mode="float32"))

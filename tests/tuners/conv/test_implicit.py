@@ -1,0 +1,469 @@
+"""Convolutions of the template for Hopper are right for any geometry, mode and parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from points import each_once
+
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.tuners import TEMPLATES, ImplicitParameters, input_blocks, rank_kernels
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, Conv2dShape, Mode, network
+
+H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+A100 = replace(H100, capability=80)
+SMALL_HOPPER = replace(H100, multiprocessors=2)
+"""Its blocks compute several tiles of small convolutions, or share them."""
+MODES: tuple[Mode, ...] = ImplicitParameters.modes
+ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
+BOXED = replace(ONE, boxed=True)
+PACKED = replace(BOXED, packed=True)
+FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, *, most: int = 12) -> Conv2d:
+    """Any geometry of small images, in any of the template's modes and layouts."""
+    groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
+    channels = st.one_of(st.integers(1, 40 // groups), st.sampled_from([8, 4]))
+    window, size = st.integers(1, 7), st.integers(1, most)
+    sizes = (
+        *(draw(st.integers(1, 3)), draw(size), draw(size)),
+        *(groups * draw(channels), groups * draw(channels), draw(window), draw(window)),
+        *(draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2)), groups),
+    )
+    options = {
+        "mode": draw(st.sampled_from(MODES)),
+        "layout": draw(st.sampled_from(CONV_LAYOUTS)),
+        "bias": draw(st.booleans()),
+        "relu": draw(st.booleans()),
+    }
+    try:
+        return Conv2d.of("c", *sizes, **options)
+    except InputError:  # the window does not fit the padded input
+        assume(False)
+        raise
+
+
+@st.composite
+def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
+    """Any parameters with a kernel that fits, also those that no search offers."""
+    consumers, per_multiprocessor = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]))
+    offered = ImplicitParameters.fitting(conv, H100)
+    ways = {(False, False), *((one.boxed, one.packed) for one in offered)}
+    boxed, packed = draw(st.sampled_from(sorted(ways)))
+    splits = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8]))
+    chosen = ImplicitParameters(
+        tile_c=draw(st.sampled_from([8, 16, 24, 32, 40, 64])),
+        consumers=consumers,
+        per_multiprocessor=per_multiprocessor,
+        stages=draw(st.integers(2, 4)),
+        splits=splits,
+        blocks=0 if splits > 1 else draw(st.sampled_from([0, 1, 3, 5])),
+        boxed=boxed,
+        deep=draw(st.sampled_from([1, 2])) if boxed else 1,
+        packed=packed,
+    )
+    assume(splits <= chosen.steps(conv))
+    assume(chosen.shared_bytes(conv) <= H100.shared_bytes_of_block)
+    return chosen
+
+
+def verify(device: EmulatedDevice, chosen: ImplicitParameters, conv: Conv2d) -> float:
+    """The error of a kernel, as a multiple of what the convolution allows."""
+    error = verify_on_device(device, chosen.kernel(conv), conv).max_relative_error
+    return error / conv.error_bound.max_relative
+
+
+def conv_of(*sizes: int, **options: Any) -> Conv2d:
+    return Conv2d.of("c", *sizes, **options)
+
+
+FUSED = {"bias": True, "relu": True}
+NHWC: dict[str, Any] = {"layout": "nhwc"}
+ODD = {
+    "boxes": (
+        replace(BOXED, deep=2, consumers=2),
+        conv_of(2, 9, 7, 21, 24, 3, 2, 2, 1, 2, mode="3xtf32", **NHWC, **FUSED),
+    ),
+    "boxes-of-halves": (
+        replace(BOXED, tile_c=32, splits=3),
+        conv_of(3, 5, 9, 40, 40, 2, 3, 1, 2, mode="bfloat16", **NHWC, **FUSED),
+    ),
+    "boxes-of-groups": (
+        replace(BOXED, blocks=1),
+        conv_of(1, 8, 9, 10, 16, 3, 3, 1, 1, 1, 2, mode="tf32", **NHWC, bias=True),
+    ),
+    "packed": (
+        replace(PACKED, consumers=2, blocks=1),
+        conv_of(2, 7, 5, 19, 13, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
+    ),
+    "packed-halves": (
+        replace(PACKED, tile_c=32, splits=2),
+        conv_of(3, 7, 5, 40, 67, 2, 3, 1, 2, mode="float16", **FUSED),
+    ),
+    "packed-channels-last": (
+        replace(PACKED, deep=2),
+        conv_of(2, 7, 9, 24, 3, 5, 7, 2, 2, mode="bfloat16", **NHWC, bias=True),
+    ),
+    "lines": (
+        replace(ONE, blocks=1, tile_c=24),
+        conv_of(2, 7, 9, 33, 15, 3, 4, 1, 2, 1, 3, mode="tf32", **NHWC, relu=True),
+    ),
+    "split-lines": (
+        replace(ONE, splits=2),
+        conv_of(1, 9, 8, 5, 6, 3, 3, 3, 1, mode="3xtf32", **NHWC),
+    ),
+    "lines-of-pixels": (
+        replace(ONE, consumers=2),
+        conv_of(2, 8, 11, 19, 13, 2, 3, 1, 3, 2, mode="float16", **FUSED),
+    ),
+    "runs": (
+        replace(ONE, blocks=3, tile_c=8),
+        conv_of(3, 10, 7, 13, 11, 3, 2, 2, 1, mode="3xtf32", **FUSED),
+    ),
+    "runs-of-a-wide-image": (
+        replace(ONE, tile_c=8),
+        conv_of(1, 5, 1001, 5, 3, 3, 3, 3, 1, mode="3xtf32", **FUSED),
+    ),
+    "runs-of-rows": (
+        replace(ONE, splits=4),
+        conv_of(1, 9, 12, 12, 10, 5, 7, 1, 3, 1, 2, mode="tf32", relu=True),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODD)
+def test_each_way_to_copy_is_right_for_odd_sizes(device, name):
+    assert verify(device, *ODD[name]) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [(ONE, NHWC), pytest.param(BOXED, NHWC, marks=pytest.mark.thorough), (ONE, {})],
+    ids=["lines", "boxes", "runs"],
+)
+def test_two_stages_are_enough(device, chosen, options):
+    conv = conv_of(1, 6, 6, 16, 16, 3, 3, 1, 1, mode="float16", **options)
+    assert verify(device, replace(chosen, stages=2), conv) <= 1
+
+
+@pytest.mark.thorough
+@settings(FEW, max_examples=30)
+@given(st.data())
+def test_it_is_right_for_any_geometry_and_parameters(device, data):
+    conv = data.draw(convolutions())
+    assert verify(device, data.draw(parameters(conv)), conv) <= 1
+
+
+@pytest.mark.thorough
+@settings(FEW, max_examples=10)
+@given(st.data(), convolutions())
+def test_any_parameters_that_are_offered_are_right(device, data, conv):
+    offered = list(ImplicitParameters.fitting(conv, SMALL_HOPPER))
+    assert verify(device, data.draw(st.sampled_from(offered)), conv) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("chosen", "options"),
+    [(BOXED, NHWC), pytest.param(ONE, NHWC, marks=pytest.mark.thorough), (ONE, {})],
+    ids=["boxes", "lines", "runs"],
+)
+def test_split_operands_are_as_exact_as_float32_in_long_sums(device, chosen, options):
+    conv = conv_of(1, 8, 8, 16, 456, 3, 3, 1, 1, mode="3xtf32", **options)
+    assert verify(device, chosen, conv) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("channels", "layout"), each_once([1, 3], CONV_LAYOUTS))
+def test_split_operands_are_as_exact_as_float32_in_short_sums(device, channels, layout):
+    conv = conv_of(2, 12, 12, 16, channels, 1, 1, 1, 0, mode="3xtf32", layout=layout)
+    assert verify(device, ONE, conv) < 0.4
+
+
+@pytest.mark.slow
+def test_tf32_alone_is_not_as_exact_as_float32(device):
+    conv = conv_of(1, 8, 8, 16, 8, 3, 3, 1, 1, mode="tf32")
+    with pytest.raises(KernelFault, match=r"of output .* (is|are) wrong"):
+        verify_on_device(device, ONE.kernel(conv), conv.varied(mode="3xtf32"))
+
+
+SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
+SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
+SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
+FAULTS = {
+    "ready": (
+        BOXED,
+        SMALL_SPLIT,
+        "if (PREPARED) wait(barriers.ready",
+        "if (0) wait(barriers.ready",
+    ),
+    "empty": (ONE, SMALL_RUNS, "wait(empty[ring.stage], ring.parity ^ 1);", ""),
+    "free-early": (BOXED, SMALL_BOXED, "finish<1>(sums.of);", "finish<2>(sums.of);"),
+    "zeros": (PACKED, SMALL_RUNS, "channel < PACK_CI && pixel < PACK_PLANE", "true"),
+    "padding": (ONE, SMALL_RUNS, "window.taps[i % 2] >> tap & 1 ?", "true ?"),
+    "cluster-ends-early": (
+        replace(BOXED, splits=2),
+        SMALL_BOXED,
+        "meet();  // others",
+        "// others",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_the_text_is_found(device, fault):
+    chosen, conv, right, wrong = FAULTS[fault]
+    kernel = chosen.kernel(conv)
+    assert kernel.source.count(right) == 1
+    with pytest.raises(KernelFault):
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(right, wrong)), conv)
+
+
+# ---- Parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"consumers": 3, "per_multiprocessor": 2}, "cannot have 2 blocks of 3 consumers"),
+        ({"consumers": 0}, "cannot have 1 blocks of 0 consumers"),
+        ({"consumers": 4}, "cannot have 1 blocks of 4 consumers"),
+        ({"tile_c": 20}, "a multiple of 8 channels at a time, up to 256, not 20"),
+        ({"tile_c": 264}, "a multiple of 8 channels at a time, up to 256, not 264"),
+        ({"tile_c": 0}, "needs tile_c to be a whole number from 8"),
+        ({"stages": 1}, "needs stages to be a whole number from 2"),
+        ({"splits": 0}, "needs splits to be a whole number from 1"),
+        ({"splits": 9}, "among up to 8 blocks, which compute no other one, not 9"),
+        ({"splits": 2, "blocks": 5}, "not 2 with blocks=5"),
+        ({"blocks": -1}, "needs blocks to be a whole number from 0"),
+        ({"deep": 0}, "needs deep to be a whole number from 1"),
+        ({"deep": 2}, "steps of one line where threads copy, not of 2"),
+        ({"packed": True}, "packs only what is boxed"),
+    ],
+)
+def test_parameters_without_a_kernel_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        replace(ONE, **change)
+
+
+WIDE = conv_of(1, 40, 40, 8, 8, 33, 8, 1, 0, mode="tf32")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "conv", "words"),
+    [
+        (ONE, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1), "in 3xtf32, tf32, .*, not in mode float32"),
+        (ONE, WIDE, "up to 32 x 32 in layout nchw and mode tf32, and c has 33 x 8"),
+        (
+            replace(ONE, splits=3),
+            conv_of(1, 8, 8, 8, 8, 1, 1, 1, 0, mode="tf32"),
+            "c has 1 steps of a tile, which 3 blocks cannot share: choose fewer splits",
+        ),
+        (
+            BOXED,
+            conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"),
+            "pieces .* in layout nhwc, or",
+        ),
+        (PACKED, WIDE, "is packed, with windows of up to 256 elements"),
+        (PACKED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "or a single group"),
+        (PACKED, conv_of(1, 30000, 30000, 1, 1, 3, 3, 1, 1, mode="tf32"), "cannot find"),
+    ],
+)
+def test_convolutions_without_a_kernel_are_refused(chosen, conv, words):
+    with pytest.raises(InputError, match=words):
+        chosen.kernel(conv)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        pytest.param(replace(WIDE, layout="nhwc"), id="nhwc"),
+        pytest.param(replace(WIDE, mode="float16"), id="halves"),
+    ],
+)
+@pytest.mark.slow
+def test_the_limit_of_windows_is_that_of_runs_alone(device, conv):
+    assert verify(device, ONE, conv) <= 1
+
+
+ENORMOUS = conv_of(1, 9, 40000, 8, 8, 3, 3, 2000, 0, mode="3xtf32")
+
+
+@pytest.mark.parametrize(("conv", "card"), [(WIDE, H100), (ENORMOUS, H100), (SMALL_SPLIT, A100)])
+def test_what_it_cannot_compute_is_left_to_the_other_template(conv, card):
+    assert {one.template for one in rank_kernels(conv, card)} == {"implicit_mma"}
+
+
+LIMITS = {
+    "padding-127": ((1, 4, 4, 8, 16, 3, 3, 1, 127), True),
+    "padding-128": ((1, 4, 4, 8, 16, 3, 3, 1, 128), False),
+    "reach-127": ((1, 130, 130, 8, 16, 128, 2, 1, 0), True),
+    "reach-128": ((1, 130, 130, 8, 16, 129, 2, 1, 0), False),
+    "reach-127-around": ((1, 20, 20, 8, 16, 3, 1, 1, 127, 127), True),
+    "reach-128-around": ((1, 20, 20, 8, 16, 2, 18, 1, 127, 15), False),
+    "stride-8": ((1, 20, 20, 8, 16, 3, 3, 8, 1), True),
+    "stride-9": ((1, 20, 20, 8, 16, 3, 3, 9, 1), False),
+    "channels-12": ((1, 8, 8, 8, 12, 17, 17, 1, 8), False),
+    "groups-of-16": ((1, 8, 8, 8, 32, 3, 3, 1, 1, 1, 2), True),
+    "groups-of-8": ((1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2), False),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_threads_copy_what_tensor_maps_cannot_describe(limit):
+    sizes, boxes = LIMITS[limit]
+    conv = conv_of(*sizes, mode="float16", **NHWC)
+    offered = list(ImplicitParameters.fitting(conv, H100))
+    assert any(one.boxed for one in offered) is boxes
+    assert bool(offered[0].kernel(conv).tensor_maps) is boxes
+    ONE.kernel(conv)
+    if boxes:
+        return
+    for splits in (1, 2):
+        with pytest.raises(InputError, match="cannot find the windows of c: it needs"):
+            replace(BOXED, splits=splits).kernel(conv)
+
+
+@pytest.mark.parametrize(("channels", "ways"), [(48, {True, False}), (32, {True})])
+def test_threads_may_copy_too_where_boxes_are_short(channels, ways):
+    conv = conv_of(1, 8, 8, 8, channels, 3, 3, 1, 1, mode="float16", **NHWC)
+    assert {one.boxed for one in ImplicitParameters.fitting(conv, H100)} == ways
+
+
+PACKS = {
+    "nhwc": (conv_of(1, 8, 8, 8, 12, 3, 3, 1, 1, mode="float16", **NHWC), True),
+    "nchw": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32"), True),
+    "window": (conv_of(1, 40, 40, 8, 16, 33, 2, 1, 1, mode="tf32"), True),
+    "large-window": (conv_of(1, 40, 40, 8, 16, 16, 17, 1, 1, mode="tf32"), False),
+    "groups": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2, mode="tf32"), False),
+    "whole-pieces": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32", **NHWC), False),
+}
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_what_can_be_packed_is_offered_in_both_ways(name):
+    conv, packs = PACKS[name]
+    offered = list(ImplicitParameters.fitting(conv, H100))
+    assert any(one.packed for one in offered) is packs
+    kernels = [one.kernel(conv) for one in offered if one.packed][:1]
+    assert [len(kernel.launches) for kernel in kernels] == [2] * packs
+    assert any(not one.packed for one in offered) is (name != "window")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", ["padding-127", "reach-127-around"])
+def test_it_is_right_at_the_limits_of_tensor_maps(device, limit):
+    sizes, boxes = LIMITS[limit]
+    conv = conv_of(*sizes, mode="float16", **NHWC)
+    assert verify(device, replace(ONE, tile_c=8, boxed=boxes), conv) <= 1
+
+
+@settings(FEW, max_examples=10)
+@given(convolutions(), st.sampled_from([1, 4, 20]))
+def test_all_offered_parameters_fit(conv, factor):
+    s = conv.shape
+    larger = replace(conv, shape=replace(s, H=s.H * factor, CO=s.CO * factor, CI=s.CI * factor))
+    offered = list(ImplicitParameters.fitting(larger, H100))
+    assert offered
+    assert len(set(offered)) == len(offered)
+    for one in offered:
+        assert one.shared_bytes(larger) <= H100.shared_bytes_of_block
+        assert one.per_multiprocessor * one.shared_bytes(larger) <= H100.shared_bytes
+        threads = one.threads * one.per_multiprocessor
+        assert one.registers(larger) * threads <= 1 << 16
+        assert one.splits <= one.steps(larger)
+        assert one.cycles(larger, H100) > 0
+        assert ImplicitParameters.of(one.numbers) == one
+
+
+@given(convolutions())
+@FEW
+def test_the_order_is_the_same_again(conv):
+    ranked = rank_kernels(conv, H100)
+    assert ranked == rank_kernels(conv, H100)
+    assert {one.template for one in ranked} == {"implicit", "implicit_mma"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cases", "resnet", "yolo"])
+def test_each_bundled_layer_has_kernels_in_all_modes_and_layouts(name):
+    assert TEMPLATES["implicit"] is ImplicitParameters
+    for layer in network(name):
+        assert isinstance(layer, Conv2d)
+        for mode in MODES:
+            for layout in CONV_LAYOUTS:
+                conv = layer.varied(mode=mode, layout=layout)
+                assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5, conv.name
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["3xtf32", "tf32"])
+def test_wide_images_have_kernels(mode, stride):
+    conv = conv_of(1, 1080, 1920, 32, 3, 3, 3, stride, 1, mode=mode)
+    assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5
+
+
+# ---- Runs of an image
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Conv2dShape:
+    height, width, small = st.integers(1, 40), st.integers(1, 3000), st.integers(1, 7)
+    width = st.one_of(height, width)
+    sizes = (1, draw(height), draw(width), 1, 1, draw(small), draw(small), draw(st.integers(1, 4)))
+    try:
+        return Conv2dShape(
+            *sizes, padding=draw(st.integers(0, 5)), dilation=draw(st.integers(1, 3))
+        )
+    except InputError:
+        assume(False)
+        raise
+
+
+@given(shapes(), st.sampled_from([64, 128, 192]))
+def test_every_tap_of_every_pixel_is_in_the_run_that_is_copied(shape, tile_p):
+    blocks = input_blocks(shape, tile_p)
+    s, plane = shape, shape.OH * shape.OW
+    assert blocks.rows in (1, s.KH)
+    assert blocks.runs in (1, blocks.rows)
+    assert blocks.channels % 8 == blocks.run % 4 == 0
+    assert blocks.pitch >= blocks.runs * blocks.run
+
+    pixels = np.arange(plane)
+    corners = (pixels // s.OW * s.strides - s.padding) * s.W + pixels % s.OW * s.strides - s.padding
+    within = np.arange(blocks.rows)[:, None] * s.W * s.dilation + np.arange(s.KW) * s.dilation
+    assert blocks.divided in (s.OW, plane)
+    for tile in [
+        tile
+        for begin in range(0, plane, blocks.divided)
+        for tile in range(begin, begin + blocks.divided, tile_p)
+    ]:
+        end = min(tile + tile_p, (tile // blocks.divided + 1) * blocks.divided)
+        for part in range(s.KH // blocks.rows):
+            row = part * blocks.rows * s.W * s.dilation
+            first = corners[tile] - blocks.before
+            aligned = first - first % blocks.width
+            assert (aligned + row) % blocks.width == 0
+            places = corners[tile:end, None, None] - aligned + within
+            if blocks.runs > 1:  # each row of a window in a run of its own
+                assert (s.W * s.dilation) % blocks.width == 0
+                places -= np.arange(blocks.rows)[:, None] * s.W * s.dilation
+            assert places.min() >= 0
+            assert places.max() < blocks.run
+
+
+def test_pixels_of_a_very_long_row_take_no_more_memory():
+    long = conv_of(1, 1, 4_000_000, 8, 8, 1, 3, 2, 1, mode="tf32")
+    assert len(list(ImplicitParameters.fitting(long, H100))) >= 5
