@@ -9,12 +9,18 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.tuners import TEMPLATE_FORM
 from pytest_gpuenergy.tuning import Record, RecordFile, TemplateParameters
-from pytest_gpuenergy.workloads import LAYOUTS, Gemm
+from pytest_gpuenergy.workloads import ACTIVATIONS, LAYOUTS, Gemm
+
+
+def ends() -> st.SearchStrategy[dict[str, Any]]:
+    """Options of products: any end, often none."""
+    named = {"bias": st.booleans(), "activation": st.sampled_from(ACTIVATIONS)}
+    return st.just({}) | st.fixed_dictionaries({**named, "residual": st.booleans()})
 
 
 @st.composite
 def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
-    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions."""
+    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end."""
     size, more = st.integers(1, most), st.integers(0, 9)
     bare = _drawn(draw, size, modes)
     return replace(
@@ -36,9 +42,8 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
 
 
 def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
-    return Gemm(
-        "g", draw(size), draw(size), draw(size), draw(st.sampled_from(LAYOUTS)), draw(modes)
-    )
+    sizes = draw(size), draw(size), draw(size)
+    return Gemm("g", *sizes, draw(st.sampled_from(LAYOUTS)), draw(modes), **draw(ends()))
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:

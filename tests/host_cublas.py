@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices.cuda import cublaslt as cublas
-from pytest_gpuenergy.workloads import numbers, rounded_to
+from pytest_gpuenergy.workloads import activated, numbers, rounded_to, stored_as
 
 ALGORITHM = np.dtype([("data_", "<u8", (8,))])
 RESULT = np.dtype(
@@ -35,7 +35,7 @@ ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32"
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
 Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
 Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK"])
-Operation = IntEnum("Operation", ["TRANSA", "TRANSB"])
+Operation = IntEnum("Operation", ["TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER"])
 
 
 class CublasError(Exception):
@@ -156,7 +156,10 @@ class HostCublas:
     def _matmul(self, *arguments: int) -> None:
         _, operation, alpha, *operands, c, c_layout, d, _, algorithm, workspace, size, _ = arguments
         first, first_layout, second, second_layout, beta = operands
-        assert (d, at(alpha, np.dtype("f4"), 1)[0], at(beta, np.dtype("f4"), 1)[0]) == (c, 1, 0)
+        assert at(alpha, np.dtype("f4"), 1)[0] == 1
+        added = at(beta, np.dtype("f4"), 1)[0]
+        assert added == (c != d)  # what is added is a residual
+        described = dict(self.objects[operation])
 
         def multiply() -> None:
             self.launched.add(number_at(algorithm))
@@ -165,8 +168,14 @@ class HostCublas:
             other = self._numbers(second, second_layout)
             one = one.T if self.objects[operation]["TRANSA"] else one
             other = other.T if self.objects[operation]["TRANSB"] else other
-            kind = TYPES[self.objects[c_layout][0]][0]
-            self._stored(c, c_layout)[:] = rounded_to(one @ other, kind)
+            result = one @ other + (self._numbers(c, c_layout) if added else 0.0)
+            number, rows, *_ = self.objects[c_layout]
+            kind = TYPES[number][0]
+            if (epilogue := described.get("EPILOGUE", 0)) & 4:
+                bias = at(described["BIAS_POINTER"], stored_as(kind), rows)
+                result += numbers(bias, kind).astype(np.float64)[:, None]
+            result = activated(result, {0: "none", 2: "relu", 32: "gelu_tanh"}[epilogue & ~4])
+            self._stored(d, c_layout)[:] = rounded_to(result, kind)
 
         self.run(multiply)
 

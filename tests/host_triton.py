@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,7 @@ LANGUAGE = SimpleNamespace(
     where=np.where,
     maximum=np.maximum,
     exp=np.exp,
+    erf=lambda block: np.vectorize(math.erf, otypes=["f4"])(block).view(Block),
     sqrt=np.sqrt,
     max=lambda block, axis: block.max(axis=axis),
     sum=lambda block, axis: block.sum(axis=axis),

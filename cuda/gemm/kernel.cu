@@ -1,7 +1,7 @@
 // The kernel of templates whose threads copy what they multiply: the tiles of a block, step by step.
 //
 // A template defines its Sums; multiply, which adds the products of all steps; add_slices, where warps
-// share elements; and store. It also defines how A and B are kept in shared memory: whether A is by
+// share elements; and store, which applies an end (end.cu). It also defines how A and B are kept in shared memory: whether A is by
 // columns (A_BY_COLUMNS) and B by rows (B_BY_ROWS), as they are at least where they are stored so, and
 // the distances of these columns or rows (A_ROW, B_ROW), and the elements of A in a stage (A_STAGE); how
 // many elements of a row neighbouring threads copy where they turn an operand (TURNED_ALONG); and how many
@@ -100,7 +100,14 @@ struct Steps {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
-    gemm(const Element* __restrict__ A, const Element* __restrict__ B, Element* __restrict__ C
+    gemm(const Element* __restrict__ A, const Element* __restrict__ B,
+#if WITH_BIAS
+         const Element* __restrict__ bias,
+#endif
+#if WITH_RESIDUAL
+         const Element* __restrict__ residual,
+#endif
+         Element* __restrict__ C
 #if SHARED_TILES
          , float* __restrict__ parts
 #endif
@@ -117,12 +124,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
       store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row,
-                            N - place.column, sums);
+                            N - place.column, sums, end_at(place, BIAS, RESIDUAL));
     }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!whole) {
-      store<true>(parts + part_of(block, 0, begin == 0), TILE_N, TILE_M, TILE_N, sums);
+      store<true>(parts + part_of(block, 0, begin == 0), TILE_N, TILE_M, TILE_N, sums,
+                  NoEnd{});
     }
 #endif
     now += end - begin;

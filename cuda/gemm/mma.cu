@@ -201,9 +201,11 @@ __device__ void multiply(Sums& sums, Steps& steps, int count) {
 // Each warp has elements of its own.
 __device__ void add_slices(Sums&, void*) {}
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
-template <bool ALL, class T>
-__device__ void store(T* to, int distance, int rows, int columns, const Sums& sums) {
+// Write a thread's sums, with their end, to rows of `distance` elements, of which `rows` and `columns`
+// exist, or ALL.
+template <bool ALL, class T, class Ending>
+__device__ void store(T* to, int distance, int rows, int columns, const Sums& sums,
+                      const Ending& ending) {
   Lane lane;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES_M; ++i) {
@@ -212,7 +214,9 @@ __device__ void store(T* to, int distance, int rows, int columns, const Sums& su
 #pragma unroll
     for (int j = 0; j < PIECES_N; ++j) {
       int column = lane.n + 8 * j + 2 * lane.column;
-      const float* pair = &sums.of[i / 2][j][i % 2 * 2];
+      const float* both = &sums.of[i / 2][j][i % 2 * 2];
+      float pair[2] = {both[0], both[1]};
+      ending.template apply<ALL>(pair, row, column);
       store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
     }
   }

@@ -189,9 +189,11 @@ __device__ void add_slices(Sums& sums, void* memory) {
   }
 }
 
-// Write a thread's sums to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
-template <bool ALL>
-__device__ void store(float* to, int distance, int rows, int columns, const Sums& sums) {
+// Write a thread's sums, with their end, to rows of `distance` elements, of which `rows` and `columns`
+// exist, or ALL.
+template <bool ALL, class Ending>
+__device__ void store(float* to, int distance, int rows, int columns, const Sums& sums,
+                      const Ending& ending) {
   Thread thread;
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {
@@ -201,12 +203,15 @@ __device__ void store(float* to, int distance, int rows, int columns, const Sums
     for (int j = 0; j < THREAD_N; j += PIECE) {
       int column = thread.column(j);
       float* there = to + row * distance + column;
+      alignas(16) float results[PIECE];
+      piece_at(results) = piece_at(&sums.of[i][j]);
+      ending.template apply<ALL>(results, row, column);
       if (distance % PIECE == 0 && (ALL || column + PIECE <= columns)) {
-        piece_at(there) = piece_at(&sums.of[i][j]);
+        piece_at(there) = piece_at(results);
       } else {
 #pragma unroll
         for (int l = 0; l < PIECE; ++l) {
-          if (column + l < columns) there[l] = sums.of[i][j + l];
+          if (column + l < columns) there[l] = results[l];
         }
       }
     }

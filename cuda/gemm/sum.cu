@@ -1,5 +1,5 @@
 // Adds the parts of tiles that several blocks have computed: a launch of its own, with several blocks
-// for what each block of a cluster has of a tile. Templates define place_of_part, the place in its tile
+// for what each block of a cluster has of a tile. It applies their end. Templates define place_of_part, the place in its tile
 // of an element of a part.
 
 #if SHARED_TILES
@@ -8,7 +8,14 @@ __device__ int block_of(int step) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_sum(const float* __restrict__ parts, Element* __restrict__ C) {
+    gemm_sum(const float* __restrict__ parts,
+#if WITH_BIAS
+             const Element* __restrict__ bias,
+#endif
+#if WITH_RESIDUAL
+             const Element* __restrict__ residual,
+#endif
+             Element* __restrict__ C) {
   int rank = blockIdx.z, begin = blockIdx.x * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
@@ -19,7 +26,9 @@ extern "C" __global__ void __launch_bounds__(256)
     if (row >= M || column >= N) continue;
     float sum = parts[part_of(first, rank, true) + i];
     for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
-    C[row * LDC + column] = Element(sum);
+    float result[1] = {sum};
+    end_at({row, column}, BIAS, RESIDUAL).apply<true>(result, 0, 0);
+    C[row * LDC + column] = Element(result[0]);
   }
 }
 #endif

@@ -86,10 +86,10 @@ __device__ __forceinline__ void finish(Sums& sums) {
 // ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
 // of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 
-// Write them to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+// Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
 __device__ __forceinline__ void store(Element* to, int distance, int rows, int columns, int m,
-                                      const Sums& sums) {
+                                      const Sums& sums, const End& end) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES; ++i) {
@@ -98,7 +98,9 @@ __device__ __forceinline__ void store(Element* to, int distance, int rows, int c
 #pragma unroll
     for (int j = 0; j < TILE_N / 8; ++j) {
       int column = 8 * j + 2 * (lane % 4);
-      const float* pair = &sums.of[i / 2][4 * j + i % 2 * 2];
+      const float* both = &sums.of[i / 2][4 * j + i % 2 * 2];
+      float pair[2] = {both[0], both[1]};
+      end.apply<ALL>(pair, row, column);
       store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
     }
   }
@@ -111,10 +113,11 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
   return both;
 }
 
-// Write them through boxes of 16 lines in shared memory, which belong to this warp and are used in
+// Write them, with their end, through boxes of 16 lines in shared memory, which belong to this warp and are used in
 // turn; `stored` counts them.
 __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place place, int m,
-                                               const Sums& sums, Element* boxes, int& stored) {
+                                               const Sums& sums, const End& end, Element* boxes,
+                                               int& stored) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
@@ -125,12 +128,19 @@ __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place p
       __syncwarp();
 #pragma unroll
       for (int j = 0; j < LINE; j += 16) {
-        const float* part = &sums.of[i][(n + j) / 2];
+        unsigned pieces[4];  // of both halves of the rows, and then of eight further columns
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float* both = &sums.of[i][(n + j) / 2 + 2 * k];
+          float pair[2] = {both[0], both[1]};
+          end.apply<ALL_M && ALL_N>(pair, m + i * 64 + warp * 16 + k % 2 * 8 + lane / 4,
+                                    n + j + k / 2 * 8 + lane % 4 * 2);
+          pieces[k] = packed(pair[0], pair[1]);
+        }
         int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                      :: "r"(shared_address(box + lane % 16 * LINE + piece * 8)),
-                        "r"(packed(part[0], part[1])), "r"(packed(part[2], part[3])),
-                        "r"(packed(part[4], part[5])), "r"(packed(part[6], part[7]))
+                        "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
                      : "memory");
       }
       written_for_async();
@@ -172,6 +182,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#if WITH_BIAS
+         const Element* __restrict__ bias,
+#endif
+#if WITH_RESIDUAL
+         const Element* __restrict__ residual,
+#endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
 #else
@@ -247,10 +263,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     Place place = place_of(work.tile, rank);
 #if BOXED_C
-    store_in_boxes(c_map, place, m, sums, c_boxes, stored);
+    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
 #else
     store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
-                          m, sums);
+                          m, sums, end_at(place, BIAS, RESIDUAL));
 #endif
   }
 #if BOXED_C

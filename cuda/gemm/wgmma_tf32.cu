@@ -221,19 +221,20 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int con
 // ---- What consumers do with their sums. Of every eight rows of C, a thread has two neighbouring
 // columns in two.
 
-// Write them to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
+// Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
 __device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
-                                      const Sums& sums) {
+                                      const Sums& sums, const End& end) {
   int column = n + first_column(threadIdx.x);
   bool swapped = has_second_first(threadIdx.x);
 #pragma unroll
   for (int j = 0; j < TILE_M / 4; ++j) {
     int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
     if (!ALL && row >= rows) continue;
-    const float* pair = &sums.of[j / 2 * 4 + j % 2];
-    store_pair<ALL>(to + row * distance + column, distance, columns - column,
-                    swapped ? pair[2] : pair[0], swapped ? pair[0] : pair[2]);
+    const float* both = &sums.of[j / 2 * 4 + j % 2];
+    float pair[2] = {swapped ? both[2] : both[0], swapped ? both[0] : both[2]};
+    end.apply<ALL>(pair, row, column);
+    store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
   }
 }
 
@@ -263,6 +264,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#if WITH_BIAS
+         const Element* __restrict__ bias,
+#endif
+#if WITH_RESIDUAL
+         const Element* __restrict__ residual,
+#endif
          Element* __restrict__ C
 #if SHARED_TILES
          , float* __restrict__ parts
@@ -332,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     Place place = place_of(work.tile, rank);
     store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
-                          warpgroup * 64, sums);
+                          warpgroup * 64, sums, end_at(place, BIAS, RESIDUAL));
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival
 #if CLUSTERED

@@ -114,8 +114,9 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
     # C = A B, all stored by rows, A and B perhaps transposed. The `columns` of C and the `depth` of
     # the sums are given where rows are longer than that; 0 stands for what the shapes say.
-    # `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of cuBLASLt; without
-    # one, the first that its heuristics offer is taken.
+    # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
+    # activation(A B + residual + bias). `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of
+    # that version of cuBLASLt; without one, the first that its heuristics offer is taken.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
@@ -124,10 +125,12 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
             "b_transposed": False,
             "columns": 0,
             "depth": 0,
+            "activation": "none",
             "algorithm": "",
             "version": 0,
         },
         ("nvmath",),
+        optional=("bias", "residual"),
     ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its

@@ -100,7 +100,8 @@ def contender_records(
     """Return the records that a contender has for a workload.
 
     Records of a template also serve products that it computes alike and that have none: in the
-    other half precision, and with B stored the other way if rows follow one another.
+    other half precision, and with B stored the other way if rows follow one another. So do those of
+    a product alone for one with an end.
 
     Args:
         folder: see `records_of`, also for the exceptions.
@@ -119,6 +120,10 @@ def contender_records(
 
 def _computed_alike(workload: Gemm | Conv2d) -> Iterator[Gemm | Conv2d]:
     """Yield the workloads whose records also serve this one, the most similar first."""
+    if isinstance(workload, Gemm) and workload.has_end:
+        yield workload.without_end
+        yield from _computed_alike(workload.without_end)
+        return
     modes = [workload.mode, *([_ALIKE[workload.mode]] if workload.mode in _ALIKE else [])]
     for mode in modes[1:]:
         yield replace(workload, mode=mode)
@@ -262,8 +267,17 @@ def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSe
 
 def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of a list of CUTLASS's configurations."""
+    _check_no_end(gemm)
     headers = find_headers(bench.cutlass)
     return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
+
+
+def _check_no_end(gemm: Gemm) -> None:
+    if gemm.has_end:
+        raise UnavailableError(
+            f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "
+            "bias, activation or residual."
+        )
 
 
 def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
@@ -271,6 +285,7 @@ def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     gpu, profiler = bench.gpu, bench.cutlass_profiler
     if profiler is None or gpu.emulated:
         raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
+    _check_no_end(gemm)
     name = profiled_kernel(profiler, gemm, gpu.uuid)
     capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
     kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)

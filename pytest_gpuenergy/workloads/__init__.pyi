@@ -1,3 +1,8 @@
+from .activations import (
+    ACTIVATIONS as ACTIVATIONS,
+    Activation as Activation,
+    activated as activated,
+)
 from .bounds import ErrorBound as ErrorBound
 from .contract import (
     Contract as Contract,
@@ -25,6 +30,7 @@ from .inputs import (
     write_repeated as write_repeated,
 )
 from .matrix_products import (
+    FUSED_INPUTS as FUSED_INPUTS,
     LAYOUTS as LAYOUTS,
     USUAL_LAYOUTS as USUAL_LAYOUTS,
     Gemm as Gemm,

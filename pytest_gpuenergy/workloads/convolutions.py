@@ -22,6 +22,7 @@ from pytest_gpuenergy.workloads.modes import (
     Mode,
     SumsOfProducts,
     check_choice,
+    switch,
 )
 from pytest_gpuenergy.workloads.number_types import Array, whole
 from pytest_gpuenergy.workloads.workload import (
@@ -175,11 +176,7 @@ class Conv2d(SumsOfProducts):
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "layout", self.layout, CONV_LAYOUTS)
         for option in _FUSED:
-            value = whole(getattr(self, option))
-            if isinstance(value, bool | np.bool_) or (type(value) is int and value in (0, 1)):
-                object.__setattr__(self, option, bool(value))
-            else:
-                raise InputError(f"conv2d needs {option} to be 0 or 1, not {shown(value)}.")
+            object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
 
     @classmethod
     def of(cls, name: str, *sizes: int, **options: Any) -> Conv2d:

@@ -1,6 +1,7 @@
-"""Matrix products C = A B: layouts, precisions, the reference, and how their sizes are written.
+"""Matrix products C = A B: layouts, precisions, ends, the reference, and how sizes are written.
 
-The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``.
+The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``, after which
+other layouts, modes and ends are named: ``MNK=4096 layout=tn bias=1 activation=gelu residual=1``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.workloads.activations import (
+    ACTIVATIONS,
+    EXACT_ACTIVATIONS,
+    Activation,
+    activated,
+    activated_bound,
+)
+from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.inputs import NORMAL, check_distribution
 from pytest_gpuenergy.workloads.modes import (
     MODES,
@@ -23,6 +32,7 @@ from pytest_gpuenergy.workloads.modes import (
     Mode,
     SumsOfProducts,
     check_choice,
+    switch,
 )
 from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, whole
 from pytest_gpuenergy.workloads.workload import (
@@ -44,7 +54,11 @@ _MAX_ELEMENTS = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class Gemm(SumsOfProducts):
-    """C = A B with A of M x K, B of K x N and C of M x N elements; C is stored row by row.
+    """C = activation(A B + bias) + residual, where the end, what follows A B, may be left out.
+
+    A has M x K, B has K x N and C has M x N elements; C is stored row by row. The bias has one
+    element for each column of C, and the residual is stored as C is. A kernel adds and applies the
+    end in float32, to the sums before they are rounded to the type of C.
 
     The layout has two letters, the first for B and the second for A: ``n`` if a matrix is stored
     row by row, ``t`` if it is stored transposed, that is, if the rows of its transpose are stored.
@@ -60,12 +74,17 @@ class Gemm(SumsOfProducts):
         lda: the distance in elements from the beginning of a stored row of A to that of the next; 0
             stands for the length of a row. No product reads what lies between two rows.
         ldb: the same distance for B.
-        ldc: the same distance for C. No product writes what lies between two rows.
+        ldc: the same distance for C, and for the residual. No product writes what lies between two
+            rows.
+        bias: whether an input ``bias`` (N,) is added to each row of A B.
+        activation: what is then applied to each element, see `Activation`.
+        residual: whether an input ``residual`` (M, ldc) is added to that.
         distribution: how the inputs of a measurement are drawn, see `draw_from`. Inputs with edges,
             on which a kernel is verified too, do not depend on it.
 
     Raises:
-        InputError: a size is out of range, or the layout, mode or distribution is unknown.
+        InputError: a size is out of range, the layout, mode, activation or distribution is unknown,
+            or ``bias`` or ``residual`` is not a boolean.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -79,6 +98,9 @@ class Gemm(SumsOfProducts):
     lda: int = 0
     ldb: int = 0
     ldc: int = field(default=0, kw_only=True)
+    bias: bool = field(default=False, kw_only=True)
+    activation: Activation = field(default="none", kw_only=True)
+    residual: bool = field(default=False, kw_only=True)
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
@@ -91,6 +113,9 @@ class Gemm(SumsOfProducts):
                 )
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
+        check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
+        for option in FUSED_INPUTS:
+            object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
         for size, least in self._rows.items():
             value = getattr(self, size)
             if type(value) is not int or (value and value < least):
@@ -140,29 +165,53 @@ class Gemm(SumsOfProducts):
         return other.called(product_name(other))
 
     @property
+    def has_end(self) -> bool:
+        """Whether anything follows the product: a bias, an activation or a residual."""
+        return self.bias or self.activation != "none" or self.residual
+
+    @property
+    def without_end(self) -> Gemm:
+        """The product alone, named accordingly."""
+        return self.varied(bias=False, activation="none", residual=False)
+
+    @property
     def reduction_length(self) -> int:
-        """K."""
-        return self.K
+        """K, and one more for each of bias and residual."""
+        return self.K + self.bias + self.residual
+
+    @property
+    def error_bound(self) -> ErrorBound:
+        """That of the sum, see `SumsOfProducts`, to which the activation has been applied.
+
+        Bias and residual are further terms of the sum: each is one addition in float32, which is
+        followed by at most one rounding to the type of C, as without them. `activated_bound` says
+        what an activation makes of the errors before it. That of the residual's addition, which
+        comes after it, is not larger for that.
+        """
+        return activated_bound(super().error_bound, self.activation)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         rows_of_a = self.K if self.a_transposed else self.M
         rows_of_b = self.N if self.b_transposed else self.K
+        c = (self.M, self.ldc)
         return (
             Tensor("A", (rows_of_a, self.lda), self.dtype, "input"),
             Tensor("B", (rows_of_b, self.ldb), self.dtype, "input"),
-            Tensor("C", (self.M, self.ldc), self.dtype, "output"),
+            *([Tensor("bias", (self.N,), self.dtype, "input")] if self.bias else []),
+            *([Tensor("residual", c, self.dtype, "input")] if self.residual else []),
+            Tensor("C", c, self.dtype, "output"),
         )
 
     @property
     def parameters(self) -> Mapping[str, int | str]:
-        """Sizes, layout and mode; leading dimensions and distribution unless as usual."""
-        usual = {**self._rows, "distribution": NORMAL}
+        """Sizes, layout and mode; leading dimensions, end and distribution unless as usual."""
+        usual = {**self._rows, **_NO_END, "distribution": NORMAL}
         return {
             "kind": self.kind,
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
             **{
-                name: getattr(self, name)
+                name: int(getattr(self, name)) if name in FUSED_INPUTS else getattr(self, name)
                 for name, value in usual.items()
                 if getattr(self, name) != value
             },
@@ -176,24 +225,32 @@ class Gemm(SumsOfProducts):
 
     @property
     def flops(self) -> int:
-        """2 M N K: one multiplication and one addition per product."""
+        """2 M N K: one multiplication and one addition per product. The end does not count."""
         return 2 * self.M * self.N * self.K
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the elements of A, B and C, without what lies between rows."""
-        elements = self.M * self.K + self.K * self.N + self.M * self.N
+        """Bytes of the elements of A, B, C, bias and residual, without what lies between rows."""
+        elements = self.M * self.K + self.K * self.N + (1 + self.residual) * self.M * self.N
+        elements += self.bias * self.N
         return self.element_bytes * elements
 
     @property
     def twins(self) -> tuple[Workload, ...]:
-        """The same product of small integers, which is exact."""
+        """The same product of small integers, which is exact; none with most activations."""
+        if self.activation not in EXACT_ACTIVATIONS:
+            return ()
         return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         a = inputs["A"][:, : self.row_of_a].astype(np.float64)
         b = inputs["B"][:, : self.row_of_b].astype(np.float64)
         product = (a.T if self.a_transposed else a) @ (b.T if self.b_transposed else b)
+        if self.bias:
+            product += inputs["bias"].astype(np.float64)
+        product = activated(product, self.activation)
+        if self.residual:
+            product += inputs["residual"][:, : self.N].astype(np.float64)
         if self.ldc == self.N:
             return {"C": product}
         c = np.full_like(product, UNTOUCHED, shape=(self.M, self.ldc))
@@ -214,7 +271,12 @@ GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SIZES, _OPTIONS = "MNK", ("t", "O")
-_NAMED = ("layout", "mode", "distribution")
+_NAMED = ("layout", "mode", "activation", "distribution")
+FUSED_INPUTS = ("bias", "residual")
+"""The options that are either on or off, and are inputs of their names if they are on."""
+_NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "residual": False}
+_ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS[1:]}
+"""The activations by what they are called in names of products, whose parts have no underscore."""
 _NAME = re.compile(
     r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_([nt]{2})((?:_[a-z0-9.]+)*)", re.ASCII
 )
@@ -286,6 +348,10 @@ def products_in(text: str) -> list[Gemm]:
                 words.append(f"{leading[1]}={leading[2]}")
             elif part in MODES:
                 words.append(f"mode={part}")
+            elif part in FUSED_INPUTS:
+                words.append(f"{part}=1")
+            elif part in _ACTIVATION_NAMES:
+                words.append(f"activation={_ACTIVATION_NAMES[part]}")
             else:
                 words.append(f"distribution={part.replace('sparse', 'sparse:')}")
         with suppress(InputError):  # no product has that name
@@ -298,10 +364,12 @@ def product_name(gemm: Gemm) -> str:
     parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
-    for name in (*_LEADING, "distribution"):
+    for name in (*_LEADING, *_NO_END, "distribution"):
         if name in gemm.parameters:
-            value = str(gemm.parameters[name]).replace(":", "")
-            parts.append(value if name == "distribution" else f"{name}{value}")
+            value = str(gemm.parameters[name]).replace(":", "").replace("_", "")
+            parts.append(
+                name if name in FUSED_INPUTS else f"{name}{value}" if name in _LEADING else value
+            )
     return "_".join(parts)
 
 
@@ -334,10 +402,15 @@ def _request(text: str) -> GemmRequest:
     options = {name: numbers[name] for name in _OPTIONS if name in numbers}
     sizes = {name: number for name, number in numbers.items() if name in _SIZES}
     leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
+    switches = {
+        name: {"0": False, "1": True}.get(word, word)
+        for name in FUSED_INPUTS
+        if (word := words.pop(name, ""))
+    }
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((*_LEADING, *_NAMED, *_OPTIONS))}."
+            f"and if need be {', '.join((*_LEADING, *FUSED_INPUTS, *_NAMED, *_OPTIONS))}."
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(
@@ -351,7 +424,7 @@ def _request(text: str) -> GemmRequest:
         raise _twice(text, "a layout")
     # Gemm checks the types of all its arguments.
     bare = [
-        Gemm("", **sizes, **leading, **{**words, "layout": layout})  # type: ignore[arg-type]
+        Gemm("", **sizes, **leading, **switches, **{**words, "layout": layout})  # type: ignore[arg-type]
         for layout in layouts
     ]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
@@ -397,7 +470,7 @@ class GemmKind(WorkloadKind):
     """The kind ``gemm``."""
 
     name = Gemm.kind
-    grammar = f"{GRAMMAR} [layout=tn] [mode=tf32]"
+    grammar = f"{GRAMMAR} [layout=tn] [mode=tf32] [bias=1] [activation=gelu] [residual=1]"
     example = "M=512 N=256 K=640 layout=nt"
     networks: ClassVar = {
         "gemm": tuple(

@@ -6,11 +6,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
+
 from pytest_gpuenergy.record import MODES as MODES, Mode as Mode
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.inputs import LARGEST_INTEGER
-from pytest_gpuenergy.workloads.number_types import unit_roundoff
+from pytest_gpuenergy.workloads.number_types import unit_roundoff, whole
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
 ElementType = Literal["float32", "float16", "bfloat16"]
@@ -109,3 +111,15 @@ def check_choice(kind: str, what: str, chosen: object, known: tuple[str, ...]) -
     """
     if chosen not in known:
         raise InputError(f"{kind} has no {what} {shown(chosen)}: choose one of {', '.join(known)}.")
+
+
+def switch(kind: str, what: str, value: object) -> bool:
+    """Return whether an option of a workload of ``kind`` is on, given as a boolean, 0 or 1.
+
+    Raises:
+        InputError: it is neither.
+    """
+    number = whole(value)
+    if isinstance(number, bool | np.bool_) or (type(number) is int and number in (0, 1)):
+        return bool(number)
+    raise InputError(f"{kind} needs {what} to be 0 or 1, not {shown(number)}.")

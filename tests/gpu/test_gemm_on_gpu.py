@@ -11,8 +11,8 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
+from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.tuners import CONTENDERS, TEMPLATES, ContenderSetup, KernelStore, rank_kernels
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
@@ -49,6 +49,47 @@ def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     for one in chosen:
         verified = verify_on_device(gpu, one.kernel(gemm), gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+ENDS: list[dict[str, Any]] = [
+    {"bias": True, "activation": "gelu", "residual": True},
+    {"bias": True, "activation": "gelu_tanh"},
+    {"activation": "silu", "residual": True},
+    {"bias": True, "activation": "relu"},
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: "-".join(map(str, end.values())))
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", [(129, 257, 515), (136, 264, 4104)], ids=str)
+def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
+    gemm = Gemm("g", *sizes, "tn", mode, ldc=LONGER.get(sizes, 0), **end)
+    chosen = [
+        one
+        for kind in TEMPLATES.values()
+        if kind.computes(gemm) and kind.suits(card_resources(gpu))
+        for offered in [list(kind.fitting(gemm, card_resources(gpu)))]
+        for one in offered[:: max(1, len(offered) // OFFERED)]
+    ]
+    gpu.prepare([one.kernel(gemm) for one in chosen])
+    for one in chosen:
+        verified = verify_on_device(gpu, one.kernel(gemm), gemm)
+        assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("contender", ["triton", "cublas"])
+@pytest.mark.parametrize("end", [{"bias": True}, {"bias": True, "residual": True}, *ENDS[1:]])
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_other_contenders_apply_an_end(gpu, tmp_path, mode, end, contender):
+    gemm = Gemm("g", 512, 384, 1024, "tn", mode, **end)
+    with KernelStore() as store:
+        bench = ContenderSetup(gpu, tmp_path, store)
+        try:
+            kernel = CONTENDERS[contender](gemm, bench)
+        except UnavailableError as reason:
+            pytest.skip(str(reason))
+    verified = verify_on_device(gpu, kernel, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
 @pytest.mark.parametrize("mode", MODES)

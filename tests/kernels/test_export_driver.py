@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from exported_programs import build_exported, run_program
@@ -191,6 +192,44 @@ def test_products_in_each_layout_and_mode_are_computed(
     done = run_program(program, "7", libraries=tmp_path / "none")
     assert done.returncode == 0, done.stdout
     assert ": correct" in done.stdout
+
+
+ENDS: dict[str, tuple[dict[str, Any], str]] = {
+    "bias-gelu-residual": (
+        {"bias": True, "activation": "gelu", "residual": True},
+        "0.5 * (x + bias[j]) * std::erfc(-0.70710678 * (x + bias[j])) + residual[i * 73 + j]",
+    ),
+    "gelu_tanh": (
+        {"activation": "gelu_tanh"},
+        "0.5 * x * (1 + std::tanh(0.79788456 * (x + 0.044715 * x * x * x)))",
+    ),
+    "silu-residual": (
+        {"activation": "silu", "residual": True},
+        "x / (1 + std::exp(-x)) + residual[i * 73 + j]",
+    ),
+    "bias-relu": ({"bias": True, "activation": "relu"}, "std::max(x + bias[j], 0.0)"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("right", [True, False])
+def test_the_end_of_a_product_is_computed(tmp_path, name, right):
+    end, text = ENDS[name]
+    gemm = Gemm("tiny", 3, 70, 12, ldc=73, **end)
+    arguments = tuple(tensor.name for tensor in gemm.tensors)
+    body = f"""
+      for (int i = 0; i < 3; ++i) for (int j = 0; j < 70; ++j) {{
+        double x = 0;
+        for (int k = 0; k < 12; ++k) x += double(A[i * 12 + k]) * B[k * 70 + j];
+        C[i * 73 + j] = {text if right else "x"};
+      }}
+    """
+    parameters = ", ".join(f"float* {one}" for one in arguments)
+    source = f"#include <algorithm>\n#include <cmath>\ninline void p({parameters}) {{{body}}}"
+    kernel = Kernel(source, (Launch("p", (1, 1, 1), (1, 1, 1), arguments),))
+    done = run_program(build_exported(tmp_path, gemm, kernel), "7", libraries=tmp_path / "none")
+    assert (done.returncode == 0) is right, done.stdout
+    assert (": correct" in done.stdout) is right
 
 
 def test_a_kernel_that_writes_between_rows_of_c_is_wrong(tmp_path):

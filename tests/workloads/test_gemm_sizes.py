@@ -125,6 +125,11 @@ def test_the_old_options_choose_the_tuner(option, tuner, in_background):
         ("MNK=4 t=0", "asks for no trials"),
         ("MNK=4 layout=xx", "no layout 'xx': choose one of nn, nt"),
         ("MNK=4, t=5", "MNK=4, is not understood"),
+        ("MNK=4 bias=yes", "gemm needs bias to be 0 or 1, not 'yes'"),
+        ("MNK=4 residual=-1", "gemm needs residual to be 0 or 1, not '-1'"),
+        ("MNK=4 activation=swish", "no activation 'swish': choose one of none, relu, gelu"),
+        ("MNK=4 relu=1", "has relu, which is not understood"),
+        ("MNK=4 bias=1 bias=0", "gives bias twice"),
     ],
 )
 def test_what_is_not_understood_is_told_in_one_sentence(text, told):

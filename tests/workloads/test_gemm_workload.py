@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from gemm_products import ends
 from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.engine import compare
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import (
+    ACTIVATIONS,
+    KINDS,
     LAYOUTS,
     MODES,
     Gemm,
+    activated,
     choose_workloads,
     from_parameters,
     is_untouched,
@@ -24,6 +29,7 @@ from pytest_gpuenergy.workloads import (
     numbers,
     parse_shape,
     product_name,
+    products_in,
     rounded_to,
     to_parameters,
 )
@@ -38,7 +44,8 @@ def products(draw: st.DrawFn) -> Gemm:
     bare = Gemm("any", m, n, k, layout, mode)
     lda, ldb, ldc = (least + draw(st.integers(0, 3)) for least in (bare.lda, bare.ldb, bare.ldc))
     kinds = ["normal", "uniform", "integers", "ones", "zeros", "sorted", "sparse:0.5"]
-    return Gemm("any", m, n, k, layout, mode, lda, ldb, draw(st.sampled_from(kinds)), ldc=ldc)
+    kind = draw(st.sampled_from(kinds))
+    return Gemm("any", m, n, k, layout, mode, lda, ldb, kind, ldc=ldc, **draw(ends()))
 
 
 def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
@@ -48,7 +55,53 @@ def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
     for i, j, k in itertools.product(range(gemm.M), range(gemm.N), range(gemm.K)):
         left = a[i, k] if gemm.layout in ("nn", "tn") else a[k, i]
         out[i, j] += left * (b[k, j] if gemm.layout in ("nn", "nt") else b[j, k])
+    added = {n: numbers(inputs[n], gemm.dtype).astype(np.float64) for n in inputs if n not in "AB"}
+    for i, j in itertools.product(range(gemm.M), range(gemm.N)):
+        out[i, j] = ACTIVATION_OF[gemm.activation](
+            out[i, j] + (added["bias"][j] if gemm.bias else 0)
+        )
+        out[i, j] += added["residual"][i, j] if gemm.residual else 0
     return out
+
+
+ACTIVATION_OF: dict[str, Any] = {
+    "none": lambda x: x,
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: (
+        0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+    "silu": lambda x: x / (1 + math.exp(-x)) if x > -700 else 0.0,
+}
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
+def test_activations_are_exact_in_their_tails(activation):
+    x = np.linspace(-30, 30, 4001)
+    expected = {
+        "gelu": [0.5 * value * math.erfc(-value / math.sqrt(2)) for value in x],
+        "gelu_tanh": [
+            value / (1 + math.exp(-2 * math.sqrt(2 / math.pi) * (value + 0.044715 * value**3)))
+            if value > -20
+            else 0.0
+            for value in x
+        ],
+        "silu": [value / (1 + math.exp(-value)) for value in x],
+    }[activation]
+    np.testing.assert_allclose(activated(x, activation), expected, rtol=1e-12, atol=1e-50)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_bound_covers_what_an_activation_makes_of_errors(activation):
+    gemm = Gemm("g", 8, 8, 64, activation=activation)
+    x, error = np.linspace(-12, 12, 100_001), 1e-4
+    steepest = (activated(x + error, activation) - activated(x, activation)).max() / error
+    plain, own = replace(gemm, activation="none").error_bound.max_relative, 2.0**-24
+    assert (
+        0.999 * steepest * plain
+        <= gemm.error_bound.max_relative
+        <= steepest * 1.01 * plain + 10 * own
+    )
 
 
 @settings(max_examples=60)
@@ -66,6 +119,10 @@ def test_a_product_is_known_by_its_parameters(gemm):
     assert from_parameters(json.loads(json.dumps(to_parameters(gemm)))) == gemm
     assert gemm.called(product_name(gemm)).io.name == product_name(gemm)
     assert gemm.flops == 2 * gemm.M * gemm.N * gemm.K
+    assert parse_shape(f"any=gemm:{KINDS['gemm'].format_sizes(gemm)}") == gemm
+    assert products_in(f"bench/test_gemm.py::test_gemm[{product_name(gemm)}-triton-300W]") == [
+        gemm.called(product_name(gemm))
+    ]
     assert all(twin.digest != gemm.digest for twin in gemm.twins)
     usual = replace(gemm, name="other", distribution="normal")
     assert gemm.signature == usual.signature  # however its inputs are drawn
@@ -87,6 +144,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     *(
         ({"distribution": f"sparse:{share}"}, "a share of zeros such as sparse:0.5")
         for share in ("2", "nan", "1e-3", "1.1")
+    ),
+    ({"activation": "tanh"}, "no activation 'tanh': choose one of none, relu, gelu, gelu_tanh"),
+    *(
+        ({option: value}, f"gemm needs {option} to be 0 or 1, not")
+        for option in ("bias", "residual")
+        for value in (2, -1, "1", None, 0.5)
     ),
     ({"M": 1 << 17, "N": 1 << 17}, "more elements than 32-bit indices can address"),
 ]
@@ -119,6 +182,21 @@ def test_the_layout_says_how_a_and_b_are_stored(layout):
     rows = [shape[0] for shape in SHAPES[layout]]
     assert [one.shape for one in longer.tensors] == [(rows[0], 9), (rows[1], 7), (3, 6)]
     assert longer.bytes_moved == gemm.bytes_moved == 4 * (3 * 5 + 5 * 4 + 3 * 4)
+
+
+def test_bias_and_residual_count_as_bytes_but_the_end_does_not_count_as_work():
+    plain = Gemm("g", 3, 4, 5, "tn", ldc=6)
+    fused = replace(plain, bias=True, activation="gelu", residual=True)
+    assert [one.shape for one in fused.tensors[2:]] == [(4,), (3, 6), (3, 6)]
+    assert fused.bytes_moved == plain.bytes_moved + 4 * (4 + 3 * 4)
+    assert fused.flops == plain.flops
+    assert fused.signature == f"{plain.signature}_bias_1_activation_gelu_residual_1"
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_product_has_a_twin_where_integers_stay_integers(activation):
+    fused = Gemm("g", 8, 8, 8, bias=True, activation=activation, residual=True)
+    assert bool(fused.twins) is (activation in ("none", "relu"))
 
 
 def test_tn_is_a_linear_layer():

@@ -1,5 +1,6 @@
-// The reference for driver.cu of C (M,N) = A B with A (M,K) and B (K,N): each thread computes its share
-// of the rows, in double precision. In the layouts nt and tt, A is stored as (K,M), in tn and tt B as
+// The reference for driver.cu of C (M,N) = activation(A B + bias) + residual with A (M,K) and B (K,N), and
+// if they are there a bias (N) and a residual that is stored as C is: each thread computes its share of the
+// rows, in double precision. In the layouts nt and tt, A is stored as (K,M), in tn and tt B as
 // (N,K). What lies between rows of C is NaN: the kernel must not write there.
 #pragma once
 
@@ -22,6 +23,26 @@ static constexpr bool b_transposed = false;
 #ifndef PARAMETER_ldc
 #define PARAMETER_ldc PARAMETER_N
 #endif
+#ifndef PARAMETER_bias
+#define PARAMETER_bias 0
+#endif
+#ifndef PARAMETER_residual
+#define PARAMETER_residual 0
+#endif
+
+static double activated(double x) {
+#if defined PARAMETER_activation_relu
+  return std::max(x, 0.0);
+#elif defined PARAMETER_activation_gelu
+  return 0.5 * x * std::erfc(-x * std::sqrt(0.5));
+#elif defined PARAMETER_activation_gelu_tanh
+  return x / (1 + std::exp(-2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+#elif defined PARAMETER_activation_silu
+  return x / (1 + std::exp(-x));
+#else
+  return x;
+#endif
+}
 
 static void reference(Values& values, int worker, int workers) {
   constexpr size_t rows = PARAMETER_M, columns = PARAMETER_N, depth = PARAMETER_K;
@@ -32,8 +53,9 @@ static void reference(Values& values, int worker, int workers) {
   constexpr size_t HEIGHT = 256, WIDTH = 32;
   std::vector<double> part(HEIGHT * WIDTH);
   const double *a = values[0].data(), *b = values[1].data();
+  double* const all_of_c = values[2 + PARAMETER_bias + PARAMETER_residual].data();
   for (size_t row = worker; row < rows; row += workers) {
-    double* c = values[2].data() + row * ldc;
+    double* c = all_of_c + row * ldc;
     std::fill(c + columns, c + ldc, std::nan(""));
   }
   for (size_t first = 0; first < depth; first += HEIGHT) {
@@ -51,9 +73,16 @@ static void reference(Values& values, int worker, int workers) {
           const double factor = a[row * next_row + (first + k) * next_product];
           for (size_t j = 0; j < WIDTH; ++j) sums[j] += factor * part[k * WIDTH + j];
         }
-        double* c = values[2].data() + row * ldc + column;
+        double* c = all_of_c + row * ldc + column;
         for (size_t j = 0; j < width; ++j) c[j] += sums[j];
       }
+    }
+  }
+  for (size_t row = worker; row < rows; row += workers) {
+    double* c = all_of_c + row * ldc;
+    for (size_t column = 0; column < columns; ++column) {
+      c[column] = activated(c[column] + (PARAMETER_bias ? values[2][column] : 0.0));
+      if (PARAMETER_residual) c[column] += values[2 + PARAMETER_bias][row * ldc + column];
     }
   }
 }

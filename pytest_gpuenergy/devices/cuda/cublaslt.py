@@ -26,6 +26,10 @@ _CUDA_TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}  # cudaDataTyp
 _ADDED_IN_FLOAT32 = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE. Other schemes round the parts of a split sum to the type
 of the matrices, so that the result is rounded more than once."""
+_EPILOGUES = {"none": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
+_WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS, which is added to these numbers
+_SOMEWHERE = 256
+"""The address of a bias while algorithms are chosen, before there is one: it is not read."""
 _TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 _CONFIGURATION = {
@@ -53,7 +57,7 @@ class _Problem:
 
     @property
     def described(self) -> tuple[int, ...]:
-        """The arguments that cuBLASLt's functions take; C is both an addend and the result."""
+        """The arguments that cuBLASLt's functions take; the addend and the result are alike."""
         return (self.operation, self.b, self.a, self.c, self.c)
 
 
@@ -70,10 +74,14 @@ class MatmulPlan:
         problem = self.problem
         a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
         c = (addresses["c"], problem.c)
+        addend = (addresses.get("residual", addresses["c"]), problem.c)
+        if "bias" in addresses:
+            _set_bias(problem.operation, addresses["bias"])
         one, zero, algorithm = (x.ctypes.data for x in (_ONE, _ZERO, self.algorithm))
         workspace = (addresses["workspace"], self.workspace_bytes)
+        factors = (one, *b, *a, one if "residual" in addresses else zero)
         operation = (_handle(), problem.operation)
-        _library().matmul(*operation, one, *b, *a, zero, *c, *c, algorithm, *workspace, stream)
+        _library().matmul(*operation, *factors, *addend, *c, algorithm, *workspace, stream)
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
@@ -223,12 +231,29 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
         library.matmul_desc_set_attribute(
             operation, attributes.TRANSA, transposed.ctypes.data, transposed.nbytes
         )
+    if options["activation"] not in _EPILOGUES:
+        raise KernelFault("constraints", f"{call.label} has no {options['activation']}.")
+    biased = "bias" in call.tensors
+    epilogue = _EPILOGUES[str(options["activation"])] + (_WITH_BIAS if biased else 0)
+    if epilogue:
+        number = np.array([epilogue], np.int32)
+        library.matmul_desc_set_attribute(
+            operation, attributes.EPILOGUE, number.ctypes.data, number.nbytes
+        )
+    if biased:
+        _set_bias(operation, _SOMEWHERE)
     return _Problem(
         operation,
         library.matrix_layout_create(_CUDA_TYPES[a.dtype], *stored_a, a.shape[1]),
         library.matrix_layout_create(_CUDA_TYPES[b.dtype], *stored_b, b.shape[1]),
         library.matrix_layout_create(_CUDA_TYPES[c.dtype], columns, rows, c.shape[1]),
     )
+
+
+def _set_bias(operation: int, address: int) -> None:
+    pointer = np.array([address], np.uint64)
+    attribute = _library().MatmulDescAttribute.BIAS_POINTER
+    _library().matmul_desc_set_attribute(operation, attribute, pointer.ctypes.data, pointer.nbytes)
 
 
 def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:

@@ -45,7 +45,7 @@ def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
             "workspace",
         )
         for tensor in gemm.inputs
-        if not can_be_mapped(gemm, tensor.shape[1])
+        if tensor.name in lengths and not can_be_mapped(gemm, tensor.shape[1])
     }
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import FUSED_INPUTS, Activation, Gemm, Mode, Tensor
 
 _WORKSPACE_BYTES = 32 << 20
 """The default workspace of cuBLAS on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
@@ -20,12 +20,16 @@ _COMPUTE: Mapping[Mode, str] = {
 }
 """The value of ``cublasComputeType_t`` for each mode, without its prefix."""
 
+_NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
+"""The activations that cuBLASLt lacks; its GELU is the form by tanh (cuBLAS documentation,
+``cublasLtEpilogue_t``)."""
+
 
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
     Raises:
-        UnavailableError: cuBLASLt does not have the product's mode.
+        UnavailableError: cuBLASLt does not have the product's mode or its end.
     """
     if gemm.mode not in _COMPUTE:
         raise UnavailableError(
@@ -33,15 +37,28 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "products by those of three bfloat16 parts (CUBLAS_COMPUTE_32F_EMULATED_16BFX9), but "
             "not of TF32 ones."
         )
+    if gemm.activation in _NO_EPILOGUE:
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since its epilogues have no "
+            f"{gemm.activation}: they have relu and gelu_tanh."
+        )
+    if gemm.residual and gemm.activation != "none":
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since it adds a residual before the "
+            "activation and not after it."
+        )
+    ends = {name: name for name in FUSED_INPUTS if getattr(gemm, name)}
+    activation = {} if gemm.activation == "none" else {"activation": gemm.activation}
     return LibraryCall(
         "cublasLt.matmul",
-        {"a": "A", "b": "B", "c": "C", "workspace": "workspace"},
+        {"a": "A", "b": "B", **ends, "c": "C", "workspace": "workspace"},
         {
             "compute": _COMPUTE[gemm.mode],
             "a_transposed": gemm.a_transposed,
             "b_transposed": gemm.b_transposed,
             "columns": gemm.N,
             "depth": gemm.K,
+            **activation,
         },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
@@ -148,13 +165,17 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "tile_k": chosen.tile_k,
             "group": _GROUP,
             "apart": gemm.mode == "3xtf32",
+            "activation": gemm.activation,
+            "has_bias": gemm.bias,
+            "has_residual": gemm.residual,
         }
         kernels.append(
             TritonKernel(
                 source,
                 "matmul",
                 (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
-                ("A", "B", "C"),
+                # A stands for what is not there and not read.
+                ("A", "B", "C", *(name if getattr(gemm, name) else "A" for name in FUSED_INPUTS)),
                 constants,
                 chosen.num_warps,
                 chosen.num_stages,

@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, Workload
+from pytest_gpuenergy.workloads import ACTIVATIONS, Gemm, Mode, Tensor, Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
@@ -156,8 +156,8 @@ class Tiling(TemplateParameters[Gemm]):
             costs: what the work costs; None stands for what was fitted to stored trials.
         """
 
-    def constants(self, gemm: Gemm) -> dict[str, int | bool]:
-        """Return the constants of `cuda/gemm/tiles.cu`; booleans are for the preprocessor."""
+    def constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return the constants of ``tiles.cu`` and ``end.cu``; booleans are for preprocessing."""
         return {
             "M": gemm.M,
             "N": gemm.N,
@@ -175,6 +175,9 @@ class Tiling(TemplateParameters[Gemm]):
             "WHOLE_TILES": self.whole_tile_count(gemm),
             "GROUP": self.group,
             "SHARED_TILES": self.shares_tiles(gemm),
+            "WITH_BIAS": gemm.bias,
+            "WITH_RESIDUAL": gemm.residual,
+            "ACTIVATION": f"{ACTIVATIONS.index(gemm.activation)}",
         }
 
 
@@ -235,7 +238,9 @@ def tiled_kernel(
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
     maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
-    names = (*(maps.get(name, name) for name in "ABC"), *(["parts"] if shares else []))
+    ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
+    result = maps.get("C", "C")
+    names = (*(maps.get(name, name) for name in "AB"), *ends, result, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -246,9 +251,11 @@ def tiled_kernel(
         slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
         tiles = parameters.tiles(gemm) - parameters.whole_tile_count(gemm)
         grid = (tiles, slices, parameters.cluster_blocks)
-        launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", "C")))
+        launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
     return Kernel(
-        template_text(every, ("gemm/tiles", *texts, "gemm/sum"), [_ELEMENTS[gemm.dtype]]),
+        template_text(
+            every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), [_ELEMENTS[gemm.dtype]]
+        ),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),

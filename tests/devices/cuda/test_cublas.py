@@ -67,6 +67,36 @@ def test_it_multiplies_matrices_in_each_layout(device, layout, between, mode):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
+@pytest.mark.parametrize(
+    ("mode", "end"),
+    [
+        ("float32", {"bias": True}),
+        ("float16", {"bias": True, "activation": "gelu_tanh"}),
+        ("bfloat16", {"activation": "relu"}),
+        ("tf32", {"residual": True}),
+        ("bfloat16", {"bias": True, "residual": True}),
+    ],
+)
+def test_it_has_the_ends_that_are_epilogues(device, mode, end):
+    gemm = Gemm("g", 19, 13, 33, "tn", mode, ldc=17, **end)
+    with host():
+        verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ({"activation": "gelu"}, "its epilogues have no gelu: they have relu and gelu_tanh"),
+        ({"activation": "silu", "bias": True}, "its epilogues have no silu"),
+        ({"activation": "relu", "residual": True}, "adds a residual before the activation"),
+    ],
+)
+def test_other_ends_are_not_here(end, why):
+    with pytest.raises(UnavailableError, match=why):
+        cublas_call(replace(GEMM, **end))
+
+
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_nothing_is_asked_while_it_is_measured(device, cache):
     gemm = Gemm("g", 64, 96, 33)

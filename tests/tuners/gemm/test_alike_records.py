@@ -43,6 +43,13 @@ def test_records_serve_products_that_are_computed_alike(tmp_path, recorded, layo
     assert rank_of(tmp_path, gemm, layout=recorded, lda=0) == 1
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_records_of_a_product_alone_serve_one_with_an_end(tmp_path, layout):
+    end: Any = {"bias": True, "activation": "gelu", "residual": True}
+    gemm = Gemm("g", 72, 64, 64, layout, "bfloat16", **end)
+    assert rank_of(tmp_path, gemm, layout="nn", lda=0) == 1
+
+
 @pytest.mark.parametrize(
     "gemm",
     [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,6 +14,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.kernels import Headers
 from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import (
+    CONTENDERS,
     Alignments,
     Cutlass3,
     configuration_named,
@@ -221,3 +224,12 @@ def test_without_headers_it_is_told_where_to_get_them(monkeypatch):
     monkeypatch.setattr("pytest_gpuenergy.tuners.gemm.cutlass_kernels.find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match="pip install --no-deps nvidia-cutlass"):
         find_headers(None)
+
+
+@pytest.mark.parametrize("contender", ["cutlass", "cutlass_profiler"])
+def test_products_with_an_end_are_refused(tmp_path, contender):
+    gpu: Any = SimpleNamespace(emulated=False)
+    setup: Any = SimpleNamespace(gpu=gpu, cutlass_profiler=tmp_path)
+    gemm = Gemm("mine", 64, 64, 64, bias=True)
+    with pytest.raises(UnavailableError, match="CUTLASS does not compute mine, since the config"):
+        CONTENDERS[contender](gemm, setup)

@@ -168,6 +168,65 @@ def test_it_is_right_for_odd_sizes_and_most_parameters_at_once(device, name):
     assert verify(device, chosen, gemm) <= 1
 
 
+WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
+    "simt-shared": (replace(SIMT, blocks=7), Gemm("g", 33, 41, 29, "tn", ldc=44)),
+    "simt-unaligned": (SIMT, Gemm("g", 33, 41, 29, ldc=43)),
+    "mma-shared": (replace(MMA, blocks=3), Gemm("g", 33, 41, 29, "nt", "bfloat16", ldc=44)),
+    "mma-unaligned": (MMA, Gemm("g", 33, 41, 29, "tn", "tf32", ldc=43)),
+    "wgmma-boxes": (WGMMA, Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136)),
+    "wgmma-whole-boxes": (replace(WGMMA, blocks=3), Gemm("g", 64, 128, 264, "nn", "float16")),
+    "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
+    "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
+    "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "end"),
+    each_once(
+        list(WITH_ENDS),
+        [
+            {"bias": True, "activation": "relu"},
+            {"bias": True, "activation": "gelu", "residual": True},
+            {"activation": "gelu_tanh", "residual": True},
+            {"bias": True, "activation": "silu"},
+            {"bias": True, "residual": True},
+        ],
+    ),
+)
+def test_it_applies_an_end_to_whole_sums(device, name, end):
+    chosen, gemm = WITH_ENDS[name]
+    assert verify(device, chosen, replace(gemm, **end)) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_a_product_without_its_activation_is_wrong(device, activation):
+    plain = Gemm("g", 16, 32, 40)
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
+        verify_on_device(device, SIMT.kernel(plain), replace(plain, activation=activation))
+
+
+@pytest.mark.slow
+def test_the_forms_of_gelu_are_told_apart_in_float32(device):
+    exact = Gemm("g", 16, 32, 2, activation="gelu")
+    by_tanh = replace(exact, activation="gelu_tanh")
+    for gemm, other in ((exact, by_tanh), (by_tanh, exact)):
+        assert verify(device, SIMT, gemm) <= 1
+        with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
+            verify_on_device(device, SIMT.kernel(other), gemm)
+
+
+@pytest.mark.parametrize("template", STRATEGIES)
+def test_a_product_without_an_end_takes_no_further_inputs(template):
+    mode = TEMPLATES[template].modes[0]
+    plain = Gemm("g", 64, 64, 64, mode=mode)
+    fused = replace(plain, bias=True, residual=True)
+    names = [SMALLEST[template].kernel(one).launches[-1].arguments for one in (plain, fused)]
+    assert set(names[1]) - set(names[0]) == {"bias", "residual"}
+
+
 @pytest.mark.thorough
 @settings(FEW, max_examples=8)
 @given(st.data())
@@ -321,6 +380,24 @@ FENCE = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
 WAIT_GROUP = 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");'
 FAULTS = {
     "simt-slice-not-added": (SLICED, FLOAT32, [("other = 1;", "other = 2;")]),
+    "simt-end-of-parts": (
+        replace(SIMT, blocks=7),
+        Gemm("g", 32, 32, 40, activation="relu"),
+        [("NoEnd{}", "end_at(place, BIAS, RESIDUAL)")],
+    ),
+    "simt-bias-after-activation": (
+        *(SIMT, Gemm("g", 32, 32, 40, bias=True, activation="gelu")),
+        [
+            (
+                "sums[i] = activated(sums[i]);",
+                "sums[i] = activated(sums[i] - biases[i]) + biases[i];",
+            )
+        ],
+    ),
+    "wgmma-residual-of-another-row": (
+        *(WGMMA, replace(HALF, residual=True)),
+        [("k % 2 * 8 + lane / 4,", "lane / 4,")],
+    ),
     "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
     "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
     "mma-tf32-stage-overwritten-early": (MMA, TF32_PRODUCT, [EARLY]),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gemm_products import ends
 from host_triton import host_triton
 from hypothesis import given, strategies as st
 
@@ -25,7 +26,7 @@ def product(kernel: TritonKernel, gemm: Gemm, inputs: Any) -> Any:
     c = np.full((gemm.M, gemm.ldc), np.nan, inputs["A"].dtype)
     function = _triton_function(kernel.source, kernel.function)
     function[kernel.grid](
-        *(array.reshape(-1) for array in (inputs["A"], inputs["B"], c)),
+        *(({**inputs, "C": c}[name].reshape(-1)) for name in kernel.arguments),
         **kernel.constants,
         num_warps=kernel.num_warps,
         num_stages=kernel.num_stages,
@@ -42,15 +43,18 @@ more = st.integers(0, 5)
     st.sampled_from(LAYOUTS),
     st.sampled_from(["float32", "3xtf32", "float16"]),
     st.tuples(more, more, more),
+    ends(),
     st.data(),
 )
-def test_each_candidate_is_right_for_all_sizes(mnk, layout, mode, between, data):
-    bare = Gemm("g", *mnk, layout, mode)
+def test_each_candidate_is_right_for_all_sizes(mnk, layout, mode, between, end, data):
+    bare = Gemm("g", *mnk, layout, mode, **end)
     lda, ldb, ldc = (sum(one) for one in zip((bare.lda, bare.ldb, bare.ldc), between, strict=True))
     gemm = replace(bare, lda=lda, ldb=ldb, ldc=ldc)
     inputs = {name: array.copy() for name, array in gemm.make_inputs(0).items()}
     inputs["A"][:, gemm.row_of_a :] = np.nan  # what lies between rows
     inputs["B"][:, gemm.row_of_b :] = np.nan
+    if gemm.residual:
+        inputs["residual"][:, gemm.N :] = np.nan
     kernel = data.draw(st.sampled_from(triton_candidates(gemm, SMALL_CARD)))
     with host_triton():
         found = product(kernel, gemm, inputs)

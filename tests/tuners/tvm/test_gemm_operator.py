@@ -78,6 +78,14 @@ def test_longer_rows_of_c_are_refused():
         OPERATOR.module(Gemm("g", 8, 8, 8, ldc=9))
 
 
+@pytest.mark.parametrize(
+    "end", [{"bias": True}, {"activation": "silu"}, {"residual": True}], ids=str
+)
+def test_ends_are_refused(end):
+    with pytest.raises(UnavailableError, match="no schedules of products with a bias, an activ"):
+        OPERATOR.module(Gemm("g", 8, 8, 8, **end))
+
+
 @given(products(), st.integers(0, 5))
 def test_a_record_file_is_recognized_by_its_name(gemm, more):
     gemm = replace(gemm, ldc=gemm.N + more)
@@ -94,6 +102,8 @@ def test_a_record_file_is_recognized_by_its_name(gemm, more):
         "gemm_M_512_N_256_K_640_layout_tx_mode_float32.json",
         "gemm_M_512_N_256_K_640_layout_nn_mode_float32_lda_5.json",
         "gemm_M_512_N_256_K_640_layout_nn_mode_float32x.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32_bias_1.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32_lda_700_activation_gelu.json",
         "gemm_M_999999999_N_999999999_K_1_layout_nn_mode_float32.json",
     ],
 )

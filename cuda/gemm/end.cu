@@ -1,0 +1,101 @@
+// The end of a product: C = activation(A B + bias) + residual.
+//
+// It is applied in float32 to whole sums, before they are rounded to Element: where a template stores them,
+// and in gemm_sum if blocks have shared a tile. Besides those of tiles.cu, the constants of this text are:
+//   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements, and a residual that is stored as C is
+//   ACTIVATION                 0: none, 1: relu, 2: gelu, 3: gelu_tanh, 4: silu
+
+#if WITH_BIAS
+#define BIAS bias  // a parameter of the kernel
+#else
+#define BIAS nullptr
+#endif
+#if WITH_RESIDUAL
+#define RESIDUAL residual
+#else
+#define RESIDUAL nullptr
+#endif
+
+// x / (1 + exp(-2 y)) is x (1 + tanh(y)) / 2, and stays exact to the last digits where that is small. So would
+// x erfc(-x / sqrt(2)) / 2, but erfcf takes so many registers that kernels with large tiles spill theirs.
+__device__ __forceinline__ float activated(float x) {
+#if ACTIVATION == 1
+  return x < 0.0f ? 0.0f : x;
+#elif ACTIVATION > 1
+  // What is smaller becomes -0 all the same, except that infinity times 0 would not be a number.
+  constexpr float LEAST = -200.0f;
+  x = x < LEAST ? LEAST : x;
+#if ACTIVATION == 2
+  return 0.5f * x * (1.0f + erff(0.70710678f * x));
+#elif ACTIVATION == 3
+  return x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));  // 2 sqrt(2 / pi)
+#else
+  return x / (1.0f + expf(-x));
+#endif
+#else
+  return x;
+#endif
+}
+
+// Read neighbouring elements, of which `there` exist, or ALL.
+template <bool ALIGNED, bool ALL, int COUNT>
+__device__ __forceinline__ void read_elements(float (&to)[COUNT], const Element* from, int there) {
+  using Type = typename Piece<COUNT * sizeof(Element)>::Type;
+  if (ALIGNED && (ALL || there >= COUNT)) {
+    alignas(sizeof(Type)) Element piece[COUNT];
+    *reinterpret_cast<Type*>(piece) = *reinterpret_cast<const Type*>(from);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) to[i] = static_cast<float>(piece[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) to[i] = i < there ? static_cast<float>(from[i]) : 0.0f;
+  }
+}
+
+// Of a product without an end, and of sums that are only parts: their end comes when they are added.
+struct NoEnd {
+  template <bool ALL, int COUNT>
+  __device__ __forceinline__ void apply(float (&)[COUNT], int, int) const {}
+};
+
+#if WITH_BIAS || WITH_RESIDUAL || ACTIVATION
+// Applies the end to elements of a part of C.
+struct End {
+  const Element *bias, *residual;  // of its first column, and of its first element
+  int rows, columns;               // of C, from there on
+
+  // Replace the sums of neighbouring columns, of which the first is a multiple of COUNT.
+  template <bool ALL, int COUNT>
+  __device__ __forceinline__ void apply(float (&sums)[COUNT], int row, int column) const {
+    int there = ALL || row < rows ? columns - column : 0;
+#if WITH_BIAS
+    float biases[COUNT];
+    read_elements<true, ALL>(biases, bias + column, there);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] += biases[i];
+#endif
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] = activated(sums[i]);
+#if WITH_RESIDUAL
+    float addends[COUNT];
+    read_elements<LDC % COUNT == 0, ALL>(addends, residual + row * LDC + column, there);
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] += addends[i];
+#endif
+  }
+};
+
+__device__ __forceinline__ End end_at(Place place, const Element* bias, const Element* residual) {
+#if WITH_BIAS
+  bias += place.column;
+#endif
+#if WITH_RESIDUAL
+  residual += place.row * LDC + place.column;
+#endif
+  return {bias, residual, M - place.row, N - place.column};
+}
+#else
+using End = NoEnd;
+
+__device__ __forceinline__ End end_at(Place, const Element*, const Element*) { return {}; }
+#endif
