@@ -99,7 +99,5 @@ def test_a_mode_contrary_to_the_name_is_told():
 
 
 def test_a_shape_cannot_have_the_name_of_another_mode():
-    with pytest.raises(
-        InputError, match="the name .case2_tf32. says tf32, and the mode is float32"
-    ):
+    with pytest.raises(InputError, match=r"case2_tf32. says tf32, and the mode is"):
         choose_workloads(shapes=["case2_tf32=1,8,8,4,4,3,3,1,1"])
