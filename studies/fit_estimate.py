@@ -169,9 +169,9 @@ def first_trials(path: Path) -> Iterator[Trial]:
     """The trials of the long searches."""
     with tarfile.open(path) as archive:
         texts = {
-            member.name: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            member.name: file.read().decode()
             for member in archive
-            if member.isfile()
+            if (file := archive.extractfile(member)) is not None
         }
     for name, text in texts.items():
         if not name.endswith("search.json"):

@@ -282,7 +282,7 @@ def host_cudnn(alone: tuple[Algorithm, ...], fused: tuple[Algorithm, ...]) -> It
         stream=lambda _: nullcontext(), ExternalStream=lambda pointer, _device: pointer
     )
     torch = SimpleNamespace(
-        as_tensor=lambda array, device: HostTensor(host, np.asarray(array)),  # noqa: ARG005
+        as_tensor=lambda array, device: HostTensor(host, np.asarray(array)),  # noqa: ARG005 -- as PyTorch's
         cuda=cuda,
     )
     caches = (cudnn._plan, cudnn._library, cudnn._handle)

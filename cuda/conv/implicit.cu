@@ -12,6 +12,7 @@
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
 //   DIRECT             whether it takes both operands from shared memory
+//   PIXELS_OPERANDS    its first operand in C++, which consists of elements of windows
 //   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands; LAST_OPERANDS: what follows them
 //
 // Pixels are the rows of a product whose columns are channels. The instruction takes weights from shared
@@ -55,9 +56,15 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_C / 2]) {
   for (int j = 0; j < TILE_C / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
 }
 
+// Where an instruction takes elements of windows from.
 #if DIRECT
+using Pixels = unsigned long long;
+#else
+using Pixels = Rows;
+#endif
+
 // Begin to add a product, or to set the sums to it.
-__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], unsigned long long pixels,
+__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pixels& pixels,
                                              unsigned long long weights, int add) {
   asm volatile(
       "{\n"
@@ -67,9 +74,10 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], unsigned
       ";\n"
       "}"
       : SUMS_OPERANDS
-      : "l"(pixels), "l"(weights), "r"(add));
+      : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
 
+#if DIRECT
 // Begin to add the products of a step.
 __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage& stage, bool first) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -104,20 +112,6 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
     rest.of[i] = __float_as_uint(rest_of(__uint_as_float(rows.of[i])));
   }
   return rest;
-}
-
-// Begin to add a product, or to set the sums to it.
-__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Rows& rows,
-                                             unsigned long long weights, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " FIRST_PLACES ", " SECOND_PLACE ", add, 1, 1" LAST_OPERANDS
-      ";\n"
-      "}"
-      : SUMS_OPERANDS
-      : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(weights), "r"(add));
 }
 
 // Add the products of a part of a step; those of smaller parts first.

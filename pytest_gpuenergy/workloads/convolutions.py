@@ -442,7 +442,7 @@ class Conv2dKind(WorkloadKind):
         return workload.called(name)
 
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Conv2d:
-        given = dict(parameters)
+        given: dict[str, Any] = dict(parameters)
         dtype = given.pop("dtype", None)
         known = fields(Conv2dShape)
         check_parameter_names(self.name, (*known, *fields(Conv2d)[2:]), given)
@@ -450,7 +450,7 @@ class Conv2dKind(WorkloadKind):
         if isinstance(layout := given.get("layout"), str):
             given["layout"] = layout.lower()
         # Both check the types of all their arguments.
-        workload = Conv2d(name, Conv2dShape(**sizes), **given)  # type: ignore[arg-type]
+        workload = Conv2d(name, Conv2dShape(**sizes), **given)
         if dtype not in (None, workload.dtype):
             raise InputError(
                 f"conv2d in mode {workload.mode} has the dtype {workload.dtype}, not "

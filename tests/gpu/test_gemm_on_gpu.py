@@ -33,11 +33,8 @@ def gpu() -> Iterator[Device]:
         yield device
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_offered_parameters_are_right(gpu, sizes, mode, layout):
-    gemm = Gemm("g", *sizes, layout, mode, ldc=LONGER.get(sizes, 0))
+def check_offered(gpu: Device, gemm: Gemm) -> None:
+    """Verify some of the kernels that each template offers for a product."""
     chosen = [
         one
         for kind in TEMPLATES.values()
@@ -49,6 +46,14 @@ def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     for one in chosen:
         verified = verify_on_device(gpu, one.kernel(gemm), gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_offered_parameters_are_right(gpu, sizes, mode, layout):
+    gemm = Gemm("g", *sizes, layout, mode, ldc=LONGER.get(sizes, 0))
+    check_offered(gpu, gemm)
 
 
 ENDS: list[dict[str, Any]] = [
@@ -64,17 +69,7 @@ ENDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("sizes", [(129, 257, 515), (136, 264, 4104)], ids=str)
 def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
     gemm = Gemm("g", *sizes, "tn", mode, ldc=LONGER.get(sizes, 0), **end)
-    chosen = [
-        one
-        for kind in TEMPLATES.values()
-        if kind.computes(gemm) and kind.suits(card_resources(gpu))
-        for offered in [list(kind.fitting(gemm, card_resources(gpu)))]
-        for one in offered[:: max(1, len(offered) // OFFERED)]
-    ]
-    gpu.prepare([one.kernel(gemm) for one in chosen])
-    for one in chosen:
-        verified = verify_on_device(gpu, one.kernel(gemm), gemm)
-        assert verified.max_relative_error <= gemm.error_bound.max_relative
+    check_offered(gpu, gemm)
 
 
 @pytest.mark.parametrize("contender", ["triton", "cublas"])

@@ -500,6 +500,7 @@ class ImplicitParameters(WindowParameters):
         halves = conv.element_bytes == 2
         direct = conv.mode != "3xtf32" and self._blocks(conv) is None
         after = sums + (1 if direct else 4)
+        rows = ", ".join(f'"r"(pixels.of[{i}])' for i in range(4))
         first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             **self._geometry(conv),
@@ -527,6 +528,7 @@ class ImplicitParameters(WindowParameters):
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
             "DIRECT": direct,
+            "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
             "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
             "SECOND_PLACE": f'"%{after}"',
             "ADD_PLACE": f'"%{after + 1}"',

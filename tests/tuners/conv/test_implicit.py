@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from drawn_convolutions import convolutions
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from points import each_once
 
@@ -26,30 +27,6 @@ ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
-
-
-@st.composite
-def convolutions(draw: st.DrawFn, *, most: int = 12) -> Conv2d:
-    """Any geometry of small images, in any of the template's modes and layouts."""
-    groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
-    channels = st.one_of(st.integers(1, 40 // groups), st.sampled_from([8, 4]))
-    window, size = st.integers(1, 7), st.integers(1, most)
-    sizes = (
-        *(draw(st.integers(1, 3)), draw(size), draw(size)),
-        *(groups * draw(channels), groups * draw(channels), draw(window), draw(window)),
-        *(draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2)), groups),
-    )
-    options = {
-        "mode": draw(st.sampled_from(MODES)),
-        "layout": draw(st.sampled_from(CONV_LAYOUTS)),
-        "bias": draw(st.booleans()),
-        "relu": draw(st.booleans()),
-    }
-    try:
-        return Conv2d.of("c", *sizes, **options)
-    except InputError:  # the window does not fit the padded input
-        assume(False)
-        raise
 
 
 @st.composite

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from drawn_convolutions import convolutions
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
 
 from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
@@ -27,28 +28,6 @@ SMALL = ImplicitMmaParameters(tile_c=16, warp_p=32, warp_c=16)
 def device() -> Iterator[EmulatedDevice]:
     with EmulatedDevice(find_profile("a100")) as device:
         yield device
-
-
-@st.composite
-def convolutions(draw: st.DrawFn) -> Conv2d:
-    """Any geometry: odd channels, sizes that tiles do not divide, padding beyond windows."""
-    groups, channels = draw(st.integers(1, 3)), st.integers(1, 20)
-    more, size, taps = st.integers(1, 3), st.integers(1, 12), st.sampled_from([1, 2, 3, 5])
-    sizes = (
-        *(draw(more), draw(size), draw(size), groups * draw(channels), groups * draw(channels)),
-        *(draw(taps), draw(taps), draw(more), draw(st.integers(0, 4)), draw(more), groups),
-    )
-    options = {
-        "mode": draw(st.sampled_from(MODES)),
-        "layout": draw(st.sampled_from(CONV_LAYOUTS)),
-        "bias": draw(st.booleans()),
-        "relu": draw(st.booleans()),
-    }
-    try:
-        return Conv2d.of("c", *sizes, **options)
-    except InputError:  # the window does not fit the padded input
-        assume(False)
-        raise
 
 
 @st.composite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from command_outcomes import ended
@@ -114,9 +114,10 @@ class NaiveParameters(TemplateParameters[Conv2d]):
     ],
 )
 def test_it_is_tuned_kept_resumed_and_exported(mode, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(TEMPLATES, "naive", NaiveParameters)  # type: ignore[arg-type]
-    for other in [name for name in TEMPLATES if name != "naive"]:
-        monkeypatch.delitem(TEMPLATES, other)  # type: ignore[arg-type]
+    templates = cast("dict[str, Any]", TEMPLATES)
+    for other in list(templates):
+        monkeypatch.delitem(templates, other)
+    monkeypatch.setitem(templates, "naive", NaiveParameters)
     options = ["--mode", mode, *words]
     sizes, tuned = "tiny=2,5,7,6,4,3,2,2,1", tmp_path / "tuned"
     command = ["tune", "--shape", sizes, *options, "--gpu-device", "emulated", "--out", str(tuned)]
@@ -144,7 +145,7 @@ def test_it_is_tuned_kept_resumed_and_exported(mode, words, tmp_path, monkeypatc
 
 def test_a_mode_that_no_template_has_is_told(tmp_path, monkeypatch):
     for name in [name for name, kind in TEMPLATES.items() if kind.computes(LAYER)]:
-        monkeypatch.delitem(TEMPLATES, name)  # type: ignore[arg-type]
+        monkeypatch.delitem(cast("dict[str, Any]", TEMPLATES), name)
     command = ["tune", "--case", "case2", "--mode", "3xtf32", "--gpu-device", "emulated"]
     said = ended(2, *command, "--out", tmp_path / "tuned").err
     assert "case2_3xtf32 is a convolution with mode=3xtf32, which no template computes." in said
