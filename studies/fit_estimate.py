@@ -166,7 +166,7 @@ def parameters_of(template: str, numbers: Mapping[str, int]) -> Any:
 
 
 def first_trials(path: Path) -> Iterator[Trial]:
-    """The trials of the long searches."""
+    """Yield the trials of the long searches."""
     with tarfile.open(path) as archive:
         texts = {
             member.name: file.read().decode()
@@ -187,7 +187,7 @@ def first_trials(path: Path) -> Iterator[Trial]:
 
 
 def transposed(path: Path) -> Iterator[Trial]:
-    """The trials of the experiment with transposed A that today's text would make."""
+    """Yield the trials of the experiment with transposed A that today's text would make."""
     stored = json.loads(path.read_text())
     for one in stored["results"]:
         if one["kernel"] != "template" or one["order"] != "repo" or not one["ok"]:
@@ -204,7 +204,7 @@ def transposed(path: Path) -> Iterator[Trial]:
 
 
 def records(path: Path) -> Iterator[Trial]:
-    """The trials of a record file of our templates."""
+    """Yield the trials of a record file of our templates."""
     stored = json.loads(path.read_text())
     gemm = cast("Gemm", from_parameters(stored["workload"]))
     for one in stored["records"]:
@@ -217,7 +217,7 @@ def records(path: Path) -> Iterator[Trial]:
 
 
 def listed(path: Path) -> Iterator[Trial]:
-    """The trials of a file with one per line."""
+    """Yield the trials of a file with one per line."""
     content = path.read_bytes()
     try:
         lines = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
@@ -241,7 +241,7 @@ def listed(path: Path) -> Iterator[Trial]:
 
 
 def reported(path: Path) -> Iterator[Steady]:
-    """The kernels of our templates in a report of products, with ordinary inputs and no cap."""
+    """Yield our templates' kernels in a report of products, with ordinary inputs and no cap."""
     report = json.loads(path.read_text())
     for one in report.get("measurements", ()):
         details = one["kernel"]["details"]
@@ -257,7 +257,7 @@ def reported(path: Path) -> Iterator[Steady]:
 
 
 def steady_kernels(trials: Iterable[Trial]) -> list[Steady]:
-    """All kernels whose energy was measured, in trials and in reports."""
+    """Return all kernels whose energy was measured, in trials and in reports."""
     found = [
         Steady(trial.gpu, trial.gemm, trial.tiling, trial.sustained_ms, trial.energy_mj)
         for trial in trials
@@ -269,7 +269,7 @@ def steady_kernels(trials: Iterable[Trial]) -> list[Steady]:
 
 
 def stored_trials(more: Sequence[Path]) -> list[Trial]:
-    """All trials whose kernels an H100 can run and the search space of today contains."""
+    """Return all trials whose kernels an H100 can run and the search space of today contains."""
     results = ROOT / "bench" / "results"
     found = [*first_trials(SEARCHES)]
     found += transposed(SEARCHES.with_name("gemm-transposed.json"))
@@ -319,7 +319,7 @@ and the deviation from which one counts less (Huber)."""
 
 
 class Groups:
-    """Trials by what may be compared, and how much each counts."""
+    """Trials in groups whose times may be compared, and how much each trial counts."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         places = {
@@ -511,7 +511,7 @@ def fit_trees(trials: Sequence[Trial]) -> Trees:
 
 
 def _limits(column: Numbers) -> Numbers:
-    """The thresholds to try: between values, of which there may be many."""
+    """Return the thresholds to try, which lie between values; of many, a few are taken."""
     distinct = np.unique(column)
     if len(distinct) > 48:
         distinct = np.unique(np.quantile(column, np.linspace(0, 1, 48)))
@@ -522,7 +522,7 @@ def _limits(column: Numbers) -> Numbers:
 def _best_cut(
     bins: npt.NDArray[np.intp], limits: Sequence[Numbers], left: Numbers, weights: Numbers
 ) -> tuple[int, float]:
-    """The trait and threshold that explain most; where none does, all go to one side."""
+    """Return the trait and threshold that explain most; if none does, all trials go to one side."""
     best, trait, cut = 1e-9, 0, 1e30
     total, weight = float(weights @ left), float(weights.sum())
     whole = total**2 / (weight + SHRINKAGE)
@@ -679,7 +679,7 @@ def tables(named: Mapping[str, Sequence[Choice]]) -> str:
 
 
 def replayed(trials: Sequence[Trial], steady: Sequence[Steady], first: int) -> str:
-    """What the first trials find of searches that begin with an estimate of other sizes."""
+    """Return what the first trials find of searches that begin with an estimate of other sizes."""
     found = []
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -159,13 +159,13 @@ class Descriptor:
         return self
 
     def integers(self, name: str, most: int = 1) -> list[int]:
-        """Return at most so many values of an attribute."""
+        """Return the values of an attribute, but no more than ``most``."""
         number, kind = _ATTRIBUTES[f"{self._kind}_{name}"]
         values = (_IN_C.get(kind, ctypes.c_int) * most)()
         return [int(value) for value in values[: self._get(number, kind, values)]]
 
     def descriptors(self, name: str, kind: str, most: int | None = None) -> list[Descriptor]:
-        """Return the descriptors that an attribute has; of any number if ``most`` is None."""
+        """Return the descriptors of an attribute, but no more than ``most`` unless it is None."""
         number, _ = _ATTRIBUTES[f"{self._kind}_{name}"]
         if most is None:
             most = self._get(number, _DESCRIPTOR, ())

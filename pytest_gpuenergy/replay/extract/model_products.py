@@ -133,7 +133,7 @@ class RecordedProduct:
 
 
 class _UnsupportedError(Exception):
-    """A call has no product that can be measured; the text is a clause."""
+    """A call computes no product that can be measured; the message is a clause that says why."""
 
 
 def recorded_product(
