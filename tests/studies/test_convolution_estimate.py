@@ -36,7 +36,11 @@ def test_the_stored_trials_are_read_and_printed(capsys):
     assert capsys.readouterr().out.count("| geometric mean |") == 5
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"[]"), gzip.compress(b'{"rows":')])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", gzip.compress(b"[]"), gzip.compress(b'{"rows":')],
+    ids=["empty", "plain", "list", "truncated"],  # compressed bytes have the time in them
+)
 def test_a_file_without_trials_is_refused(content, tmp_path, capsys):
     path = tmp_path / "trials.json.gz"
     path.write_bytes(content)
