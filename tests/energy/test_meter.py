@@ -513,14 +513,30 @@ def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 10
         (20.0, COLD, 20),
         (0.0, COLD, 0),
         (20.0, SETTLED, 0),
-        (20.0, Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001), 20),
+        (20.0, Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001), 5),
         (20.0, Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001), 0),
         (20.0, None, 0),
     ],
-    ids=["cold", "no time", "settled", "open", "an error that heating leaves", "no temperature"],
+    ids=[
+        "cold",
+        "no time",
+        "settled",
+        "open, and not narrowed by heating",
+        "an error that heating leaves",
+        "no temperature",
+    ],
 )
 def test_a_card_is_heated_while_it_may_get_warmer(longest_s, settling, expected_s):
     assert seconds(Preheat(longest_s, lambda _: None), settling) == expected_s
+
+
+def test_heating_goes_on_while_it_narrows_what_is_possible():
+    preheat = Preheat(60.0, lambda _: None)
+    for now_s in range(60):
+        open_k = max(1.0, 8.0 - 0.2 * now_s)  # 0.32 % less in 4 s, until second 35
+        if not preheat.goes_on(float(now_s), Settling(60.0, 60.2, open_k, open_k, 0.004, 0.001)):
+            break
+    assert 35 < now_s < 40
 
 
 def test_the_seconds_are_for_all_runs_together():
@@ -552,3 +568,34 @@ def test_a_heating_up_of_less_than_a_second_is_not_announced():
     preheat.goes_on(0.9, COLD)
     preheat.goes_on(1.0, SETTLED)
     assert told == []
+
+
+def test_the_next_meter_knows_how_the_card_is_cooled(device, repeat, tmp_path):
+    path = tmp_path / "memory" / "card.json"
+    path.parent.mkdir()
+    settings = MeterSettings(preheat_s=0.0)
+
+    def open_k() -> float:
+        device.clock.sleep_s(300.0)
+        with repeat() as repeater:
+            settling = EnergyMeter(device, settings, memory=path).measure(repeater).settling
+        assert settling is not None
+        return settling.open_k
+
+    with repeat() as repeater:
+        EnergyMeter(device, MeterSettings(preheat_s=60.0), memory=path).measure(repeater)
+    known = open_k()
+    content = path.read_bytes()
+    path.unlink()
+    assert known < 0.7 * open_k()
+    for torn in (b"", content[: len(content) // 2], content.replace(b"0.", b"-0."), b"[1]"):
+        path.write_bytes(torn)
+        assert open_k() > 1.3 * known
+    assert path.read_bytes() != b"[1]"
+
+
+def test_a_meter_measures_although_its_memory_cannot_be_written(device, repeat, tmp_path):
+    (tmp_path / "file").touch()
+    with repeat() as repeater:
+        reading = EnergyMeter(device, memory=tmp_path / "file" / "card.json").measure(repeater)
+    assert reading.settling is not None
