@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from threading import Event, Thread
 from time import perf_counter
 
 import numpy as np
 
-from pytest_gpuenergy.devices import Device, Repeater
+from pytest_gpuenergy.devices import Device, Heater, Repeater
 from pytest_gpuenergy.energy.cooling import Cooling
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
@@ -27,7 +28,7 @@ from pytest_gpuenergy.energy.sensors import (
 )
 from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Steadiness
 from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
-from pytest_gpuenergy.support import FormError, decode, encode, keep_for_later
+from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode, keep_for_later
 
 _PRESENT_S = 0.3
 """The time in a heat-up over which the present temperature is averaged."""
@@ -80,6 +81,7 @@ class EnergyMeter:
         self._preheat = Preheat(self._settings.preheat_s, announce)
         self._source = source
         self._ended_s = device.clock.now_s()
+        self._has_run = False
 
     @property
     def source(self) -> EnergySource:
@@ -91,6 +93,58 @@ class EnergyMeter:
         if self._source is None:
             self._source = choose_source(self._device)
         return self._source
+
+    @contextlib.contextmanager
+    def heating(self) -> Iterator[None]:
+        """Heat a card that has rested while the caller does something else, such as to compile.
+
+        Another load does that, and the thermal model follows it as it follows a kernel. It ends
+        with the context, however warm the card is then. If it fails, the card is heated later.
+        """
+        now_s = self._device.clock.now_s()
+        pause_s = now_s - self._ended_s
+        has_rested = not self._has_run or pause_s > MIN_PAUSE_S
+        heater = self._device.heater() if has_rested and self._settings.preheat_s else None
+        if heater is None:
+            yield
+            return
+        self._preheat.paused(pause_s)
+        self._ended_s = now_s
+        stop, under_way = Event(), Event()
+        thread = Thread(
+            target=self._heat, args=(heater, stop, under_way), name="heater", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            if not under_way.is_set():
+                heater.end()
+            thread.join()
+
+    def _heat(self, heater: Heater, stop: Event, under_way: Event) -> None:
+        """Run a heater until ``stop`` is set or more heat tells nothing; set ``under_way``."""
+        now_s = self._device.clock.now_s
+        with contextlib.suppress(GpuEnergyError), heater as repeater:
+            source = self.source
+            self._warmth.begin(read_temperature(self._device))
+            repeater.start()
+            under_way.set()
+            edges = [source.probe()]
+            self._warmth.note(edges[0])
+            stride = _stride(source)
+            while not stop.is_set():
+                edges.append(source.next_edge(stride))
+                self._warmth.note(edges[-1])
+                settling = self._warmth.settling(_recent(source, stride))
+                if not self._preheat.goes_on(now_s(), settling):
+                    break
+            self._preheat.end(now_s())
+            repeater.stop()
+            self._history.note()
+            self._warmth.finish(source.times_s(edges)[0])
+            self._ended_s, self._has_run = now_s(), True
 
     def measure(self, repeater: Repeater, settings: MeterSettings | None = None) -> Reading:
         """Run ``repeater``, heat up until the power is steady, and measure until it is precise.
@@ -140,7 +194,7 @@ class EnergyMeter:
             raise
         timeline = repeater.stop()
         self._history.note()
-        self._ended_s = self._device.clock.now_s()
+        self._ended_s, self._has_run = self._device.clock.now_s(), True
         times_s, _ = source.times_s([*warm[:-1], *edges], len(warm) - 1)
         trials = len(edges) - 1
         settling = self._warmth.settling(trials, times_s) if settings.corrected else None
@@ -169,7 +223,7 @@ class EnergyMeter:
         begin_s = clock.now_s()
         edges = [source.probe()]
         self._warmth.note(edges[0])
-        stride = max(1, round(0.1 / source.period_s))
+        stride = _stride(source)
         # If the source had to be probed first, the card was under load for longer.
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
         steady = preheated = False
@@ -187,8 +241,8 @@ class EnergyMeter:
             if steady and not settings.preheat_s:
                 break
             if steady and not preheated:
-                recent = max(1, round(_PRESENT_S / source.period_s / stride))
-                preheated = not self._preheat.goes_on(now_s, self._warmth.settling(recent))
+                settling = self._warmth.settling(_recent(source, stride))
+                preheated = not self._preheat.goes_on(now_s, settling)
         return edges, steadiness
 
     def _run_trials(
@@ -216,6 +270,16 @@ class EnergyMeter:
             if precise and not steadiness.drifts([*warm[:-1], *edges]):
                 break
         return edges, frozenset(meanwhile)
+
+
+def _stride(source: EnergySource) -> int:
+    """Return the updates of the source between two edges of a heat-up."""
+    return max(1, round(0.1 / source.period_s))
+
+
+def _recent(source: EnergySource, stride: int) -> int:
+    """Return the number of edges of a heat-up that tell the present temperature."""
+    return max(1, round(_PRESENT_S / source.period_s / stride))
 
 
 class Preheat:

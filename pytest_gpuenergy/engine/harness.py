@@ -143,7 +143,8 @@ class Harness:
             DeviceError: the device itself does not respond.
         """
         phases = _Phases()
-        draft, wrong = self._verified(kernel, workload, subject, phases)
+        with self._meter.heating():
+            draft, wrong = self._verified(kernel, workload, subject, phases)
         if wrong is None:
             draft = self._measured_kernel(draft, kernel, workload, phases)
         return phases.added_to(draft)

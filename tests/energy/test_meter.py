@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -599,3 +600,116 @@ def test_a_meter_measures_although_its_memory_cannot_be_written(device, repeat, 
     with repeat() as repeater:
         reading = EnergyMeter(device, memory=tmp_path / "file" / "card.json").measure(repeater)
     assert reading.settling is not None
+
+
+class LoadBeside:
+    """A heater that is a load of the same emulated card, and that may fail or hang.
+
+    Attributes:
+        fails: where it fails: ``load``, ``start``, ``stop``, or nowhere.
+        done: set once it has ended.
+    """
+
+    def __init__(self, inner: AbstractContextManager[Repeater], fails: str = "") -> None:
+        self._inner = inner
+        self._ended = threading.Event()
+        self.fails = fails
+        self.done = threading.Event()
+        self.running = threading.Event()
+
+    def __enter__(self) -> Any:
+        if self.fails == "load":
+            self.done.set()
+            raise DeviceError("no context")
+        if self.fails == "hang":
+            self._ended.wait(30)
+            self.done.set()
+            raise DeviceError("ended")
+        self._repeater = self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+        self.done.set()
+
+    def start(self) -> None:
+        if self.fails == "start":
+            raise KernelFault("runtime", "no launch")
+        self._repeater.start()
+        self.running.set()
+
+    def stop(self) -> Timeline:
+        timeline = self._repeater.stop()
+        if self.fails == "stop":
+            raise DeviceError("it died")
+        return timeline
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def heated(
+    device: EmulatedDevice, repeat: Repeat, monkeypatch: pytest.MonkeyPatch, fails: str = ""
+) -> tuple[EnergyMeter, LoadBeside]:
+    """Return a meter and the heater that has heated its card before its first measurement."""
+    heater = LoadBeside(repeat(0.02, 600.0), fails)
+    monkeypatch.setattr(device, "heater", lambda: heater)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    with meter.heating():
+        assert fails == "hang" or heater.done.wait(20)
+    assert heater.done.wait(20)
+    return meter, heater
+
+
+def test_a_card_that_was_heated_beside_other_work_is_heated_less(device, repeat, monkeypatch):
+    meter, _ = heated(device, repeat, monkeypatch)
+    with repeat() as repeater:
+        witness = Witness(repeater, device)
+        begin_s = device.clock.now_s()
+        reading = meter.measure(witness)
+        took_s = device.clock.now_s() - begin_s
+        device.clock.sleep_s(0.1)
+        cold, _ = measure(device, repeat(), MeterSettings(preheat_s=0.0))
+    assert took_s < 5.0
+    assert reading.energy_mj.low < witness.true_energy_mj < reading.energy_mj.high
+    assert reading.settling is not None
+    assert cold.flags == reading.flags == ()
+
+
+@pytest.mark.parametrize("fails", ["load", "start", "stop", "hang"])
+def test_a_heater_that_fails_only_leaves_the_card_colder(device, repeat, monkeypatch, fails):
+    meter, _ = heated(device, repeat, monkeypatch, fails)
+    with repeat() as repeater:
+        witness = Witness(repeater, device)
+        reading = meter.measure(witness)
+    assert reading.energy_mj.low < witness.true_energy_mj < reading.energy_mj.high
+
+
+def test_an_error_beside_the_heater_ends_it(device, repeat, monkeypatch):
+    heater = LoadBeside(repeat(0.02, 600.0))
+    monkeypatch.setattr(device, "heater", lambda: heater)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=1e6))
+
+    def verify() -> None:
+        with meter.heating():
+            assert heater.running.wait(20)
+            raise KernelFault("correctness", "wrong")
+
+    with pytest.raises(KernelFault, match="wrong"):
+        verify()
+    assert heater.done.is_set()
+
+
+def test_a_card_is_not_heated_beside_other_work_right_after_a_run(device, repeat, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(device, "heater", lambda: asked.append(1))
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    with repeat() as repeater:
+        meter.measure(repeater)
+    with meter.heating():
+        assert asked == []
+    device.clock.sleep_s(MIN_PAUSE_S + 1.0)
+    with meter.heating():
+        assert asked == [1]
+    with EnergyMeter(device, MeterSettings(preheat_s=0.0)).heating():
+        assert asked == [1]

@@ -71,6 +71,27 @@ _BRIEF = MeterSettings(
     preheat_s=0.0,
 )
 """The settings for a minor call, whose error hardly counts in the sum: half the time of others."""
+_SLIGHT_SHARE = 0.01
+"""The share of a step's GPU time below which a call is measured even more briefly."""
+_SLIGHT = dataclasses.replace(
+    _BRIEF,
+    warmup_s=0.3,
+    warmup_max_s=0.3,
+    steady_slope_per_s=0.2,
+    min_trials=3,
+    min_measure_s=0.3,
+    max_measure_s=0.6,
+    relative_half_width=0.03,
+)
+"""The settings for a slight call. Most of the calls of a language model are slight."""
+_FROM_HOST = MeterSettings(
+    warmup_max_s=2.0,
+    steady_slope_per_s=0.03,
+    max_measure_s=2.0,
+    relative_half_width=0.015,
+)
+"""The settings for a step that the host launches, whose power varies with the host's load: 5 s did
+not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
@@ -173,7 +194,8 @@ class RankReplay:
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
-        minor = minor_calls(calls, steps)
+        settings = call_settings(calls, steps)
+        settings |= {step_key(step, EAGER): _FROM_HOST for step in steps}
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
@@ -186,8 +208,8 @@ class RankReplay:
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    is_brief = item.key in minor and not item.together
-                    self._measure(harness, item, setpoint, enforced, is_brief=is_brief)
+                    own = None if item.together else settings.get(item.key)
+                    self._measure(harness, item, setpoint, enforced, own)
                 idle_w = self._idle_w(plan)
             accounts += [
                 account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
@@ -301,8 +323,7 @@ class RankReplay:
         what: Replayable,
         setpoint: Setpoint,
         enforced: Setpoint,
-        *,
-        is_brief: bool,
+        settings: MeterSettings | None,
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
         is_measured = what.key in group
@@ -310,14 +331,15 @@ class RankReplay:
             return
         profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
-        brief = dataclasses.replace(_BRIEF, min_launches=self.options.runs)
+        if settings is not None:
+            settings = dataclasses.replace(settings, min_launches=self.options.runs)
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
                 Subject(f"{profile}::{name}", what.label, setpoint, enforced),
                 "replay",
-                settings=brief if is_brief else None,
+                settings=settings,
             )
         except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
@@ -366,20 +388,25 @@ class RankReplay:
             yield from savings(step, calls, self.measurements, self.reference.label)
 
 
-def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:
-    """Return the ids of the calls that take little of the GPU time of each step."""
+def call_settings(calls: Sequence[UniqueCall], steps: Sequence[int]) -> dict[str, MeterSettings]:
+    """Return the settings, by id, for the calls that take little of the GPU time of each step."""
 
     def time_us(call: UniqueCall, step: int) -> float:
         return call.steps.get(step, 0) * call.call_us
 
     total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
-    return {
-        call.id
-        for call in calls
-        if all(
-            time_us(call, step) < _MINOR_SHARE * total_us[step]
+    shares = {
+        call.id: [
+            time_us(call, step) / total_us[step] if total_us[step] else 0.0
             for step in call.steps.keys() & total_us
-        )
+        ]
+        for call in calls
+    }
+    most = {key: max(found, default=0.0) for key, found in shares.items()}
+    return {
+        key: _SLIGHT if share < _SLIGHT_SHARE else _BRIEF
+        for key, share in most.items()
+        if share < _MINOR_SHARE
     }
 
 
