@@ -77,7 +77,7 @@ from .extract.unique_kernels import (
     unique_kernels as unique_kernels,
 )
 from .play.live import capture_step as capture_step
-from .play.rank_replay import ReplayOptions as ReplayOptions
+from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
