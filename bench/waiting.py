@@ -36,7 +36,7 @@ BENCH_ITEMS = 875
 """The number of items of ``pytest bench`` under all caps of one card."""
 
 _TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-_RESULT = re.compile(r" (?:PASSED|FAILED|ERROR)\b")
+_RESULT = re.compile(r" (?:PASSED|FLAGGED|FAILED|ERROR)\b")
 _TRACED = re.compile(r"^\| +(\S.*?) +\| +([\d.]+) +\|", re.MULTILINE)
 """A line of the table of times in a search's trace: an activity and its seconds."""
 _PRODUCTS = (
@@ -206,7 +206,7 @@ def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
     """Return the phases of the first item of a report, and their means over the later ones.
 
     ``else`` is the rest of the time until an item's result: what precedes the first item, and the
-    choice of its kernel.
+    choice of its kernel. ``interval`` is no time, but half the width of the energy's, in per cent.
     """
     items = json.loads(path.read_text(encoding="utf-8"))["measurements"]
     parts: dict[str, float] = {}
@@ -223,6 +223,13 @@ def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
         }
         parts |= {f"{name}: {phase}": mean for phase, mean in means.items()}
         parts[f"{name}: else"] = seconds - sum(means.values())
+        widths = [
+            50 * (interval["high"] - interval["low"]) / item["energy_mj"]
+            for item in group
+            if (interval := item.get("energy_mj_ci95"))
+        ]
+        if widths:
+            parts[f"{name}: interval, per cent"] = median(widths)
     return parts
 
 
@@ -247,8 +254,10 @@ def products(folder: Path) -> Waiting:
 
 def products_again(folder: Path) -> Waiting:
     """Measure them a second time, when their kernels have been chosen."""
-    products(folder)
-    return products(folder)
+    cold = products(folder)
+    warm = products(folder)
+    earlier = {f"before: {name}": seconds for name, seconds in cold.parts_s.items()}
+    return replace(warm, parts_s=warm.parts_s | earlier)
 
 
 def optimize(folder: Path) -> Waiting:

@@ -62,15 +62,25 @@ def test_the_tutorial_has_the_files_of_its_project(name):
 def test_the_parts_of_items_add_up_to_the_time_until_their_results(tmp_path):
     report = tmp_path / "report.json"
     phases = ({"verify": 2.0, "heat": 5.0}, {"verify": 1.0}, {"verify": 2.0, "heat": 1.0})
-    report.write_text(json.dumps({"measurements": [{"phases_s": each} for each in phases]}))
+    items = [
+        {
+            "phases_s": each,
+            "energy_mj": 50.0,
+            "energy_mj_ci95": {"low": 50.0 - off, "high": 50.0 + off},
+        }
+        for each, off in zip(phases, (1.0, 0.5, 0.7), strict=True)
+    ]
+    report.write_text(json.dumps({"measurements": items}))
     parts = waiting.item_parts(report, Waiting(20.0, 9.0, first_s=8.0, next_s=3.0))
     assert parts == {
         "first: verify": 2.0,
         "first: heat": 5.0,
         "first: else": 1.0,
+        "first: interval, per cent": pytest.approx(2.0),
         "next: verify": 1.5,
         "next: heat": 0.5,
         "next: else": 1.0,
+        "next: interval, per cent": pytest.approx(1.2),
     }
 
 
