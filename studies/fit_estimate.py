@@ -56,7 +56,7 @@ from pytest_gpuenergy.tuners import (
     TEMPLATE_FORM,
     TRAITS,
     Costs,
-    Estimate,
+    FittedCosts,
     SimtParameters,
     Trees,
     WgmmaParameters,
@@ -539,7 +539,7 @@ def _best_cut(
     return trait, cut
 
 
-def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
+def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> FittedCosts:
     """Fit everything."""
     of = defaultdict(list)
     for trial in trials:
@@ -548,7 +548,7 @@ def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
     costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
     costs["hopper"] = fit_energies(steady, costs["hopper"])
     costs["simt"] = Costs()
-    return Estimate(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
+    return FittedCosts(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
 
 
 def _priors(family: str) -> dict[str, float]:
@@ -571,7 +571,7 @@ class Choice:
     regrets: Mapping[str, float]
 
 
-def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
+def choices(trials: Iterable[Trial], estimate: FittedCosts) -> list[Choice]:
     """Let an estimate choose for each product of which two kernels or more were timed."""
     by_group: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -595,7 +595,7 @@ def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
     return found
 
 
-def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice]:
+def steady_choices(kernels: Iterable[Steady], estimate: FittedCosts) -> list[Choice]:
     """Let an estimate choose for each product of which two kernels or more ran under steady load.
 
     A kernel that was measured several times counts with its medians.
@@ -630,7 +630,7 @@ def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice
 _Measured = TypeVar("_Measured", Trial, Steady)
 
 
-def _ranked(members: Sequence[_Measured], estimate: Estimate) -> list[_Measured]:
+def _ranked(members: Sequence[_Measured], estimate: FittedCosts) -> list[_Measured]:
     """Kernels of one product, the most promising first."""
     tilings = [one.tiling for one in members]
     cycles = estimated_cycles(members[0].gemm, HOPPER, tilings, estimate)
@@ -729,7 +729,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(replayed(trials, steady, arguments.replay))
         return
     before = Costs(stored_bytes_per_cycle=1e12)  # as earlier versions estimated
-    constants = Estimate(dict.fromkeys(("simt", *EXPECTED), before), {})
+    constants = FittedCosts(dict.fromkeys(("simt", *EXPECTED), before), {})
     named = {
         "as before": [*choices(trials, constants), *steady_choices(steady, constants)],
         "fitted to other sizes": held_out(trials, steady),

@@ -21,7 +21,7 @@ from .conv.implicit import (
     input_blocks as input_blocks,
 )
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
-from .gemm.costs import Costs as Costs, Estimate as Estimate, Trees as Trees, fitted as fitted
+from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
     Cutlass3 as Cutlass3,

@@ -113,7 +113,7 @@ class Trees(Struct, frozen=True, forbid_unknown_fields=True):
         return total
 
 
-class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+class FittedCosts(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``estimate.json``.
 
     Attributes:
@@ -127,10 +127,10 @@ class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def fitted() -> Estimate:
+def fitted() -> FittedCosts:
     """Return what was fitted to stored trials."""
     text = resources.files(__package__).joinpath("estimate.json").read_bytes()
-    return decode(text, Estimate, "the estimate")
+    return decode(text, FittedCosts, "the estimate")
 
 
 def costs_of(family: str) -> Costs:
