@@ -13,7 +13,6 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
-    LINE_BYTES,
     MAX_BLOCKS_OF_CLUSTER,
     WARPGROUP,
     WARPGROUP_ROWS,
@@ -47,6 +46,8 @@ _COPYING_WARPS = (4, 8)
 """The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
 """The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
+_LOADED_AT_ONCE_BYTES = WARP_LANES * 4 * 16
+"""What a warp that copies has under way: four pieces of 16 bytes of each thread."""
 _BARRIER_BYTES = 16
 _CLUSTER_AREA = 16
 """The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
@@ -81,7 +82,6 @@ class SkinnyParameters(Tiling):
         whole = (
             not self.tile_m % _INSTRUCTION_M
             and self.tile_m <= _MOST_M
-            and not self.tile_n % WARPGROUP_ROWS
             and self.tile_n in _TILES_N
             and not self.tile_k % _LINE
         )
@@ -155,8 +155,14 @@ class SkinnyParameters(Tiling):
         """Return the bytes of a stage."""
         return gemm.element_bytes * self.tile_k * (self._side_of_a(gemm) + self.tile_n)
 
+    def _copied_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes of a stage that threads copy."""
+        lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
+        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
+        return gemm.element_bytes * self.tile_k * lines
+
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Return a block's dynamic shared memory: stages, later the sums, and room to align them."""
+        """Return a block's dynamic shared memory: stages, later sums, and room to align them."""
         sums = 4 * self.tile_m * (self.tile_n + 4)
         return max(self.stages * self.loaded_bytes(gemm), sums) + ALIGNMENT_BYTES
 
@@ -181,16 +187,16 @@ class SkinnyParameters(Tiling):
         read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
 
+        # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
+        batches = self._copied_bytes(gemm) / (_LOADED_AT_ONCE_BYTES * self.copying_warps)
+        waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
+
         def steps_cycles(count: int) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
-            return steps * max(
-                loading,
-                costs.latency_cycles / (self.stages - 1),
-                count * busy * costs.product_share,
-                costs.step_cycles,
-            )
+            multiplying = count * busy * costs.product_share
+            return steps * max(loading, waiting, multiplying, costs.step_cycles)
 
-        beside = costs.first_cycles + self.split * 0.0
+        beside = costs.first_cycles
         total = waves * (steps_cycles(resident) + beside)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
@@ -206,6 +212,7 @@ class SkinnyParameters(Tiling):
         self.check_mode(gemm)
         kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
         count = self.tile_m // 2
+        shape = f"m64n{self.tile_m}k16.f32.{kind}.{kind}"
         left, right, add = places_after(count, 1, 1, 1)
         constants: dict[str, Constant] = {
             "LDA": gemm.lda,
@@ -216,7 +223,7 @@ class SkinnyParameters(Tiling):
             "COPYING_WARPS": self.copying_warps,
             "A_MAPPED": can_be_mapped(gemm, gemm.lda),
             "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
-            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_m}k16.f32.{kind}.{kind}"',
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
             "LEFT_PLACE": left,
