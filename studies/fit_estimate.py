@@ -367,6 +367,17 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "transposed_share": (1.0, 1.0),
         "turns_share": (1.0, 0.1),
     },
+    "skinny": {
+        "product_share": (1.1, 0.3),
+        "step_cycles": (100, 0.7),
+        "loaded_bytes_per_cycle": (64, 0.5),
+        "memory_bytes_per_cycle": (18, 0.2),
+        "latency_cycles": (1000, 0.5),
+        "first_cycles": (1500, 0.5),
+        "parts_bytes_per_cycle": (16, 0.5),
+        "start_cycles": (1500, 0.5),
+        "cluster_cycles": (500, 1.0),
+    },
 }
 """What is expected of the costs before a trial is seen, and the standard deviations of their
 logarithms: the constants with which earlier versions estimated, and rough physics."""

@@ -15,6 +15,7 @@ from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
 from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
 from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
+from pytest_gpuenergy.tuners.gemm.skinny import SkinnyParameters
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuners.gemm.wgmma_tf32 import WgmmaTf32Parameters
@@ -30,7 +31,7 @@ from pytest_gpuenergy.workloads import Conv2d, Gemm, SumsOfProducts, Workload
 TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
-        *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
+        *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters, SkinnyParameters),
         *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }

@@ -80,7 +80,7 @@ _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
-_MAX_BLOCKS_OF_CLUSTER = 8
+MAX_BLOCKS_OF_CLUSTER = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -139,14 +139,14 @@ class HopperTiling(Tiling):
         self._check_tile()
         line = LINE_BYTES // self.element_bytes
         if (
-            not 1 <= self.cluster_blocks <= _MAX_BLOCKS_OF_CLUSTER
+            not 1 <= self.cluster_blocks <= MAX_BLOCKS_OF_CLUSTER
             or self.tile_m % (line * self.cluster_n)
             or self.tile_n % (line * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
                 f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
-                f"{_MAX_BLOCKS_OF_CLUSTER} blocks."
+                f"{MAX_BLOCKS_OF_CLUSTER} blocks."
             )
         if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
             raise InputError(

@@ -15,6 +15,7 @@ from pytest_gpuenergy.tuners import (
     Estimate,
     MmaParameters,
     SimtParameters,
+    SkinnyParameters,
     Trees,
     WgmmaParameters,
     WgmmaTf32Parameters,
@@ -35,6 +36,7 @@ KERNELS = (
     MmaParameters(tile_m=64, tile_n=64, tile_k=32),
     WgmmaParameters(tile_m=128, tile_n=128, consumers=1),
     WgmmaTf32Parameters(tile_m=96, tile_n=128, consumers=2),
+    SkinnyParameters(tile_m=16, tile_n=128, split=4, stages=8),
 )
 
 

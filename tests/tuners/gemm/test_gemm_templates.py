@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuners import (
     TEMPLATES,
     MmaParameters,
     SimtParameters,
+    SkinnyParameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
     rank_kernels,
@@ -36,7 +37,8 @@ SIMT = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, st
 MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
-SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32)}
+SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
 
@@ -107,11 +109,24 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
     )
 
 
+@st.composite
+def skinny(draw: st.DrawFn) -> SkinnyParameters:
+    return SkinnyParameters(
+        tile_m=8 * draw(st.sampled_from([1, 2, 3, 9, 16])),
+        tile_n=draw(st.sampled_from([64, 128])),
+        tile_k=draw(st.sampled_from([64, 128])),
+        stages=draw(st.integers(2, 3)),
+        split=draw(st.sampled_from([1, 2, 3, 8])),
+        copying_warps=draw(st.sampled_from([1, 4, 8])),
+    )
+
+
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
     "simt": simt,
     "mma": mma,
     "wgmma": wgmma,
     "wgmma_tf32": wgmma_tf32,
+    "skinny": skinny,
 }
 ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
@@ -122,7 +137,7 @@ def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
     kind: Any = TEMPLATES[template]
     modes = st.sampled_from(kind.modes)
     drawn = products(modes, most)
-    if "wgmma" in template:
+    if kind.max_capability == kind.min_capability:
         drawn = aligned_products(modes, most) | drawn
     return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
 
@@ -149,6 +164,18 @@ ODD = {
     "wgmma_tf32-linear": (
         replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
+    ),
+    "skinny-linear": (
+        SkinnyParameters(tile_m=72, tile_n=128, tile_k=128, stages=2, split=3),
+        Gemm("g", 65, 133, 200, "tn", "bfloat16", ldc=136),
+    ),
+    "skinny-unaligned": (
+        SkinnyParameters(tile_m=16, tile_n=128, stages=3, split=2, copying_warps=8),
+        Gemm("g", 13, 133, 199, "tn", "float16", lda=203, ldb=202),
+    ),
+    "skinny-columns": (
+        replace(SKINNY, tile_m=72, split=2, copying_warps=4),
+        Gemm("g", 69, 136, 87, "nt", "bfloat16"),
     ),
     "mma-linear": (
         replace(MMA, blocks=3),
@@ -178,6 +205,8 @@ WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
     "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
     "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+    "skinny-shared": (replace(SKINNY, split=3), Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135)),
+    "skinny-whole": (SKINNY, Gemm("g", 8, 64, 72, "nn", "float16")),
 }
 
 
@@ -253,7 +282,7 @@ def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
     larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
-    products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
+    products_per_cycle = {"simt": 128, "wgmma": 2048, "skinny": 2048}.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -420,6 +449,37 @@ FAULTS = {
     "wgmma_tf32-empty": (TF32, SPLIT, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
     "wgmma_tf32-written": (TF32, SPLIT, [("written_for_async();", "")]),
     "wgmma_tf32-wait-group": (TF32, SPLIT, [(WAIT_GROUP, "")]),
+    "skinny-full": (SKINNY, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
+    "skinny-empty": (SKINNY, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
+    "skinny-stage-free-early": (SKINNY, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
+    "skinny-block-not-added": (
+        *(replace(SKINNY, split=3), HALF),
+        [("other < SPLIT", "other < SPLIT - 1")],
+    ),
+    "skinny-sums-not-waited-for": (
+        *(replace(SKINNY, split=2), HALF),
+        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+    ),
+    "skinny-block-ends-early": (
+        *(replace(SKINNY, split=2), HALF),
+        [("meet();  // others read the sums of this block", "")],
+    ),
+    "skinny-sums-kept-early": (
+        *(replace(SKINNY, tile_n=128), HALF),
+        [("__syncthreads();  // nothing is read or copied any more", "//")],
+    ),
+    "skinny-written": (
+        *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
+        [("written_for_async();", "")],
+    ),
+    "skinny-shifted": (
+        *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
+        [("shift % 2 * 16", "0")],
+    ),
+    "skinny-line-not-cut-off": (
+        *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
+        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+    ),
 }
 
 
@@ -480,6 +540,12 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
+    "has tiles of 8 to 256 rows": (
+        "skinny",
+        [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
+    ),
+    "has a cluster of 1 to 8 blocks": ("skinny", [{"blocks": 2}, {"split": 9}]),
+    "The template skinny needs": ("skinny", [{"split": 0}, {"copying_warps": 0}]),
     "64 columns for each of 1 consumers": (
         "wgmma_tf32",
         [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}],
@@ -507,6 +573,7 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
         ("wgmma", "tf32", "float16, bfloat16"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
+        ("skinny", "tf32", "float16, bfloat16"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):
