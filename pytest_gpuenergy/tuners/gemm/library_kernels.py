@@ -28,6 +28,8 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
+    A batch is one strided call, and groups are a call each, of which all count.
+
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode or its end.
     """
@@ -58,6 +60,7 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "b_transposed": gemm.b_transposed,
             "columns": gemm.N,
             "depth": gemm.K,
+            **({"groups": f"{gemm.parameters['groups']}"} if gemm.groups else {}),
             **activation,
         },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
