@@ -18,9 +18,19 @@ def ends() -> st.SearchStrategy[dict[str, Any]]:
     return st.just({}) | st.fixed_dictionaries({**named, "residual": st.booleans()})
 
 
+def several(most_rows: int = 80) -> st.SearchStrategy[dict[str, Any]]:
+    """Options of products: often one, else a batch or groups, some of which have no rows."""
+    rows = st.lists(st.integers(0, most_rows) | st.just(0), min_size=1, max_size=5).filter(any)
+    groups = rows.map(lambda one: {"groups": tuple(one)})
+    return st.just({}) | st.fixed_dictionaries({"B": st.integers(2, 4)}) | groups
+
+
 @st.composite
 def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
-    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end."""
+    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end.
+
+    Some are batches, and some have groups.
+    """
     size, more = st.integers(1, most), st.integers(0, 9)
     bare = _drawn(draw, size, modes)
     return replace(
@@ -42,8 +52,11 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
 
 
 def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
-    sizes = draw(size), draw(size), draw(size)
-    return Gemm("g", *sizes, draw(st.sampled_from(LAYOUTS)), draw(modes), **draw(ends()))
+    m, n, k = draw(size), draw(size), draw(size)
+    more = draw(several())
+    m = sum(more.get("groups", (m,)))
+    layout, mode = draw(st.sampled_from(LAYOUTS)), draw(modes)
+    return Gemm("g", m, n, k, layout, mode, **more, **draw(ends()))
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:
