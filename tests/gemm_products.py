@@ -31,8 +31,8 @@ def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
 
     Some are batches, and some have groups.
     """
-    size, more = st.integers(1, most), st.integers(0, 9)
-    bare = _drawn(draw, size, modes)
+    more = st.integers(0, 9)
+    bare = _drawn(draw, most, modes)
     return replace(
         bare, lda=bare.lda + draw(more), ldb=bare.ldb + draw(more), ldc=bare.ldc + draw(more)
     )
@@ -41,7 +41,7 @@ def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
 @st.composite
 def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
     """As `products`, with rows a multiple of 16 bytes apart, as tensor maps need."""
-    bare = _drawn(draw, st.integers(1, most), modes)
+    bare = _drawn(draw, most, modes)
     pieces = 16 // bare.element_bytes
     lda, ldb, aligned = (
         -(-least // pieces) * pieces + pieces * draw(st.sampled_from([0, 0, 3]))
@@ -51,9 +51,9 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
     return replace(bare, lda=lda, ldb=ldb, ldc=ldc)
 
 
-def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
-    m, n, k = draw(size), draw(size), draw(size)
-    more = draw(several())
+def _drawn(draw: st.DrawFn, most: int, modes: st.SearchStrategy[Any]) -> Gemm:
+    m, n, k = (draw(st.integers(1, most)) for _ in range(3))
+    more = draw(several(most // 2))
     m = sum(more.get("groups", (m,)))
     layout, mode = draw(st.sampled_from(LAYOUTS)), draw(modes)
     return Gemm("g", m, n, k, layout, mode, **more, **draw(ends()))
