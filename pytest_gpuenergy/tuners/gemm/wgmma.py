@@ -117,8 +117,14 @@ class WgmmaParameters(HopperTiling):
             "B_PLACE": of_b,
             "ADD_PLACE": add,
             "BOXED_C": _boxed(gemm),
+            "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{kind}x2.f32"',
         }
+
+    def _rows_stored(self, gemm: Gemm) -> bool:
+        """Return whether boxes of C could have rows of two groups, which are then stored apart."""
+        height = self.cluster_m * self.tile_m
+        return _boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gemm_products import aligned_products, products
+from gemm_products import aligned_products, products, several
 from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
@@ -195,6 +195,95 @@ def test_it_is_right_for_odd_sizes_and_most_parameters_at_once(device, name):
     assert verify(device, chosen, gemm) <= 1
 
 
+SEVERAL: dict[str, tuple[Any, Gemm]] = {
+    "simt-batch": (SIMT, Gemm("g", 17, 33, 9, B=3)),
+    "simt-batch-shared": (
+        replace(SIMT, blocks=5),
+        Gemm("g", 17, 33, 9, "tt", ldc=34, B=3, bias=True, activation="gelu", residual=True),
+    ),
+    "simt-groups": (
+        replace(SIMT, blocks=4),
+        Gemm("g", 34, 33, 9, "tt", groups=(3, 17, 13, 0, 1, 0), bias=True, residual=True),
+    ),
+    "simt-empty-first": (SIMT, Gemm("g", 34, 32, 9, groups=(0, 17, 16, 0, 1))),
+    "mma-batch": (MMA, Gemm("g", 33, 40, 20, "nt", "tf32", B=2)),
+    "mma-groups": (
+        replace(MMA, blocks=3),
+        Gemm("g", 41, 40, 20, "tt", "bfloat16", groups=(8, 33, 0), bias=True),
+    ),
+    "wgmma-batch": (
+        replace(WGMMA, tile_n=128, cluster_m=2),
+        Gemm("g", 70, 72, 72, "tn", "bfloat16", B=3),
+    ),
+    "wgmma-batch-padded": (
+        WGMMA,
+        Gemm("g", 70, 67, 71, "nt", "bfloat16", B=2, bias=True, residual=True),
+    ),
+    "wgmma-batch-shared": (replace(WGMMA, blocks=2), Gemm("g", 64, 72, 136, mode="float16", B=3)),
+    "wgmma-groups": (
+        replace(WGMMA, blocks=2, whole_tiles=True),
+        Gemm("g", 171, 72, 72, "tn", "bfloat16", groups=(3, 0, 64, 104), bias=True),
+    ),
+    "wgmma-groups-clusters": (
+        replace(WGMMA, tile_n=128, cluster_m=2, blocks=2),
+        Gemm("g", 171, 136, 72, "nt", "bfloat16", groups=(3, 64, 104), residual=True),
+    ),
+    "wgmma-groups-padded": (
+        replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
+        Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
+    ),
+    "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
+    "wgmma_tf32-groups": (
+        replace(TF32, blocks=3),
+        Gemm("g", 171, 72, 100, "tn", "3xtf32", groups=(3, 0, 64, 104), bias=True),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_it_computes_batches_and_groups(device, name):
+    chosen, gemm = SEVERAL[name]
+    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        # Rows beyond the end of a group are those of the next one.
+        ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
+        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("simt-batch", "B + place.product *", "B + 0 *"),
+        ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
+        ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
+    ],
+)
+def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right, wrong):
+    chosen, gemm = SEVERAL[name]
+    kernel = chosen.kernel(gemm)
+    assert kernel.source.count(right) == 1
+    broken = replace(kernel, source=kernel.source.replace(right, wrong))
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|written"):
+        verify_on_device(device, broken, gemm)
+
+
+def test_where_a_may_be_copied_depends_on_the_first_rows_of_groups():
+    stored = Gemm("g", 24, 32, 16, "nt", groups=(8, 2, 14))
+    assert "constexpr int A_WIDTH = 2;" in SIMT.kernel(stored).source
+    by_rows = replace(stored, layout="nn", lda=0)
+    assert "constexpr int A_WIDTH = 4;" in SIMT.kernel(by_rows).source
+
+
+@given(several(200), simt() | wgmma(), st.integers(1, 300))
+def test_each_row_of_each_product_is_in_one_tile(more, chosen, n):
+    gemm = Gemm("g", sum(more.get("groups", (77,))), n, 64, **more)
+    height = chosen.cluster[0] * chosen.tile_m
+    width = chosen.cluster[1] * chosen.tile_n
+    covered = [range(0, rows, height) for rows in gemm.rows_of_products]
+    assert chosen.tiles(gemm) == sum(map(len, covered)) * -(-n // width)
+
+
 WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "simt-shared": (replace(SIMT, blocks=7), Gemm("g", 33, 41, 29, "tn", ldc=44)),
     "simt-unaligned": (SIMT, Gemm("g", 33, 41, 29, ldc=43)),
@@ -281,7 +370,8 @@ def test_any_parameters_that_are_offered_are_right(device, template, data):
 def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
-    larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
+    groups = tuple(factor * rows for rows in gemm.groups)
+    larger = Gemm("g", *sizes, gemm.layout, gemm.mode, B=gemm.B, groups=groups)
     products_per_cycle = {"simt": 128, "wgmma": 2048, "skinny": 2048}.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
