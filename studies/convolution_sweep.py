@@ -88,7 +88,8 @@ def offered(conv: Conv2d) -> list[Any]:
         if kind.computes(conv) and kind.suits(CARD):
             for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
                 numbers = one.numbers
-                way = (kind.template, numbers.get("boxed"), numbers.get("packed"))
+                copies = ("boxed", "packed", "unrolled", "line")
+                way = (kind.template, *(numbers.get(name) for name in copies))
                 ways.setdefault(way, []).append(one)
     of_hopper = sum(way[0] == "implicit" for way in ways)
     chosen = []
