@@ -409,8 +409,8 @@ class ImplicitParameters(WindowParameters):
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
                 "groups) in layout nhwc, or a single group that is packed, with windows of up to "
                 f"{_MOST_PACKED_TAPS} elements or with unrolled rows; strides of up to "
-                f"{_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated windows of up to "
-                f"{_FARTHEST_CORNER + 1} rows and columns more than the padding."
+                f"{_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
+                f"windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
             )
         if self.splits > self.steps(conv):
             raise InputError(

@@ -369,7 +369,7 @@ def test_what_can_be_packed_is_offered_in_both_ways(name):
     assert any(not one.packed for one in offered) is (name != "window")
 
 
-@pytest.mark.parametrize(("channels", "unrolls"), [(3, True), (16, False)])
+@pytest.mark.parametrize(("channels", "unrolls"), [(3, True), (64, False)])
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
 def test_windows_are_unrolled_where_there_are_few_channels(channels, unrolls, layout):
     conv = conv_of(1, 24, 24, 8, channels, 7, 7, 2, 3, mode="float16", layout=layout)
