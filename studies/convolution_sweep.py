@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import itertools
 import json
 import random
 import statistics
@@ -214,7 +215,7 @@ class Card:
         end.synchronize()
         return float(begin.elapsed_time(end)) / 1000
 
-    def power(self, graph: Any, graph_s: float, seconds: float) -> dict[str, float]:
+    def power(self, graph: Any, graph_s: float, seconds: float) -> dict[str, Any]:
         """Return watts and the time of a replay under a steady load.
 
         The window begins and ends where the card's energy counter advances.
@@ -249,8 +250,13 @@ class Card:
         (t0, e0, n0), (t1, e1, n1) = points[0], points[-1]
         temperature = pynvml.nvmlDeviceGetTemperature(self._nvml, pynvml.NVML_TEMPERATURE_GPU)
         clock = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
+        of_parts = [
+            (after[1] - before[1]) / 1000 / (after[0] - before[0])
+            for before, after in itertools.pairwise(points)
+        ]
         return {
             "watts": round((e1 - e0) / 1000 / (t1 - t0), 2),
+            "watts_of_parts": [round(watts, 1) for watts in of_parts],
             "graph_us": (t1 - t0) / (n1 - n0) * 1e6,
             "celsius": temperature,
             "sm_mhz": clock,
