@@ -179,14 +179,18 @@ class Card:
 
     def __init__(self) -> None:
         import cupy
+        import pynvml
         import torch
 
         self.cupy, self.torch = cupy, torch
+        pynvml.nvmlInit()
+        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+        self._nvml = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         torch.backends.cudnn.benchmark = True
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         torch.cuda.set_stream(torch.cuda.ExternalStream(self.stream.ptr))
-        self._nvml: Any = None
 
     def random(self, shape: Sequence[int], dtype: str) -> Any:
         """Return normally distributed numbers in a tensor."""
@@ -222,10 +226,6 @@ class Card:
         """
         import pynvml
 
-        if self._nvml is None:
-            pynvml.nvmlInit()
-            uuid = f"GPU-{self.torch.cuda.get_device_properties(0).uuid}"
-            self._nvml = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         batch = max(1, round(0.004 / graph_s))
         pending, points, done = [], [], 0
         begin = time.perf_counter()
@@ -444,6 +444,8 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
     properties = torch.cuda.get_device_properties(0)
     about = {
         "gpu": properties.name,
+        "driver": card.driver,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "layers": {conv.name: [*vars(conv.shape).values()] for conv in layers},
