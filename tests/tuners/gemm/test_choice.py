@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.tuners import (
     TRAITS,
-    Estimate,
+    FittedCosts,
     MmaParameters,
     SimtParameters,
     SkinnyParameters,
@@ -76,7 +76,7 @@ def test_costlier_loads_never_make_a_kernel_faster(kernel: Any, sizes):
     product = Gemm("g", *sizes, mode=kernel.modes[-1])
     usual = fitted().costs[kernel.family]
     half = usual.loaded_bytes_per_cycle / 2
-    worse = Estimate({kernel.family: _changed(usual, loaded_bytes_per_cycle=half)}, {})
+    worse = FittedCosts({kernel.family: _changed(usual, loaded_bytes_per_cycle=half)}, {})
     assert kernel.cycles(product, H200, worse.costs[kernel.family]) >= kernel.cycles(product, H200)
 
 
