@@ -233,7 +233,10 @@ class Device(ABC):
 
     @abstractmethod
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Start compiling ``kernels`` in the background, in parallel; faults are raised later."""
+        """Start compiling ``kernels`` in the background, in parallel; faults are raised later.
+
+        Without any, what all kernels need is made, such as a process, before the device is used.
+        """
 
     @abstractmethod
     def compile(self, kernel: AnyKernel) -> None:

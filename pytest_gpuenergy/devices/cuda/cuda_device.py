@@ -109,6 +109,8 @@ class CudaDevice(Device):
         )
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
+        if not kernels:  # otherwise another thread may be using the worker
+            self._worker.start()  # imports CuPy, without using the GPU
         for kernel in kernels:
             if not self.refusal(kernel):
                 self._compilers.submit(kernel)

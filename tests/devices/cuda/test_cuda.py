@@ -275,3 +275,12 @@ def test_a_heater_that_was_ended_does_not_start(device):
 def test_there_is_no_heater_where_there_may_be_one_process_only(device):
     device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
     assert device.heater() is None
+
+
+def test_a_device_that_will_be_used_has_a_process_that_imports_already(device, workers):
+    assert [worker.pid for worker in workers] == [None, None]
+    device.prepare(())
+    assert [worker.pid for worker in workers] == [1, None]
+    assert device.processes == set()
+    device.prepare(())
+    assert measure(device, apart=False) == 1
