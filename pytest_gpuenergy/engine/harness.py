@@ -128,6 +128,10 @@ class Harness:
         """Verify ahead a kernel that will be measured later, see `Verifier.expect`."""
         self._verifier.expect(make)
 
+    def heating(self) -> AbstractContextManager[None]:
+        """Heat a card that has rested while the caller prepares something; see `EnergyMeter`."""
+        return self._meter.heating()
+
     def close(self) -> None:
         """Stop verifying ahead. Idempotent."""
         self._verifier.close()
@@ -143,7 +147,7 @@ class Harness:
             DeviceError: the device itself does not respond.
         """
         phases = _Phases()
-        with self._meter.heating():
+        with self.heating():
             draft, wrong = self._verified(kernel, workload, subject, phases)
         if wrong is None:
             draft = self._measured_kernel(draft, kernel, workload, phases)

@@ -184,7 +184,10 @@ class RankReplay:
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
-        plan = self.planner(profile, calls, chosen, steps)
+        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        with harness.heating():  # loading the model takes seconds
+            plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
@@ -192,8 +195,6 @@ class RankReplay:
         if self.others:
             self._keep_others()
         RunFolder(self.results).restart(run, self._all())
-        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
-        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
         settings = call_settings(calls, steps)
         settings |= {step_key(step, EAGER): _FROM_HOST for step in steps}
         accounts: list[Account] = []
