@@ -89,6 +89,7 @@ class CudaDevice(Device):
             )
         self._compilers = CompilerPools(self.architecture)
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
+        self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has a context
@@ -165,7 +166,8 @@ class CudaDevice(Device):
         kernel = _WorkerKernel(
             self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
         )
-        self._next_worker.start()  # for the measurement that follows, see `repeat`
+        # For the measurement that follows, see `repeat`; it may take place in this worker.
+        self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
         try:
             yield kernel
         finally:
@@ -175,10 +177,13 @@ class CudaDevice(Device):
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
         binary = self._compiled(job, arenas)
         if job.apart and self._worker_has_repeated:
+            self._forgo_imports(job.kernel.modules)
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
-            self._next_worker.start()  # imports CuPy in the meantime; does not use the GPU yet
+            self._ready_next_worker(())  # imports CuPy in the meantime; does not use the GPU yet
+        elif modules := job.kernel.modules:  # of one kernel of many, one of which is then measured
+            self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
             yield _WorkerRepeater(self, job.timeout_s)
@@ -192,9 +197,7 @@ class CudaDevice(Device):
         return _WorkerHeater(self) if self._shares_memory else None
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        if not self._next_imports <= {*modules}:  # an imported PyTorch changes how kernels run
-            self._next_worker.kill()
-            self._next_worker = self._new_worker()
+        self._forgo_imports(modules)
         self._renew_worker()
         self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
         self._next_worker.start()  # as in `repeat`
@@ -283,10 +286,24 @@ class CudaDevice(Device):
             return False
         return can
 
+    def _ready_next_worker(self, modules: Sequence[str]) -> None:
+        """Have the next worker import exactly these modules, without waiting for it."""
+        if self._next_imports != frozenset(modules):
+            self._next_worker.kill()
+            self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
+        self._next_worker.start()
+
+    def _forgo_imports(self, modules: Sequence[str]) -> None:
+        """Replace the next worker if it imports more: PyTorch changes how other kernels run."""
+        if not self._next_imports <= frozenset(modules):
+            self._next_worker.kill()
+            self._next_worker, self._next_imports = self._new_worker(), frozenset()
+
     def _renew_worker(self) -> None:
         # The old worker first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
+        self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
