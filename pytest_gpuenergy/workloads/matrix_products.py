@@ -8,7 +8,6 @@ whose groups of rows of A have a matrix B each.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.support import InputError, joined_or_hashed, shown
 from pytest_gpuenergy.workloads.activations import (
     ACTIVATIONS,
     EXACT_ACTIVATIONS,
@@ -275,7 +274,7 @@ class Gemm(SumsOfProducts):
         """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
         known = {name: value for name, value in self.parameters.items() if name != "distribution"}
         if self.groups:
-            known["groups"] = _groups_name(self.groups)
+            known["groups"] = joined_or_hashed(self.groups)
         return "_".join(f"{name}_{value}" for name, value in known.items()).removeprefix("kind_")
 
     @property
@@ -355,18 +354,6 @@ def _group_rows(given: object) -> tuple[int, ...]:
     if rows and not any(rows):
         raise InputError("gemm needs a group with at least one row, and none has any.")
     return rows
-
-
-_GROUPS_IN_NAME = 32
-"""The most characters of the groups in a name; more are replaced by a hash."""
-
-
-def _groups_name(groups: Sequence[int]) -> str:
-    """Return ``512.0.128``, or ``64h1a2b3c4d5e6f`` where 64 groups would make a name too long."""
-    text = ".".join(map(str, groups))
-    if len(text) <= _GROUPS_IN_NAME:
-        return text
-    return f"{len(groups)}h{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 GRAMMAR = "M=1024 N=2048 K=3072"
@@ -477,7 +464,7 @@ def product_name(gemm: Gemm) -> str:
     """
     several = [f"b{gemm.B}"] if gemm.is_batch else []
     if gemm.groups:
-        several = [f"g{_groups_name(gemm.groups)}"]
+        several = [f"g{joined_or_hashed(gemm.groups)}"]
     parts = ["gemm", *several, f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
