@@ -76,6 +76,31 @@ def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
     check_offered(gpu, gemm)
 
 
+SEVERAL: list[dict[str, Any]] = [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", [(341, 257, 515), (341, 264, 520)], ids=str)
+@pytest.mark.parametrize("several", SEVERAL, ids=str)
+def test_offered_parameters_compute_batches_and_groups(gpu, several, sizes, mode, layout):
+    check_offered(gpu, Gemm("g", *sizes, layout, mode, bias=True, **several))
+
+
+@pytest.mark.parametrize("contender", ["triton", "cublas"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "tf32", "float16"])
+@pytest.mark.parametrize("several", SEVERAL, ids=str)
+def test_other_contenders_compute_batches_and_groups(
+    gpu, tmp_path, several, mode, layout, contender
+):
+    gemm = Gemm("g", 341, 264, 520, layout, mode, bias=True, **several)
+    with KernelStore() as store:
+        kernel = CONTENDERS[contender](gemm, ContenderSetup(gpu, tmp_path, store))
+    verified = verify_on_device(gpu, kernel, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
 @pytest.mark.parametrize("contender", ["triton", "cublas"])
 @pytest.mark.parametrize("end", [{"bias": True}, {"bias": True, "residual": True}, *ENDS[1:]])
 @pytest.mark.parametrize("mode", ["float32", "bfloat16"])
