@@ -12,7 +12,14 @@ from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS, TEMPLATES, ContenderSetup, KernelStore, rank_kernels
+from pytest_gpuenergy.tuners import (
+    CONTENDERS,
+    TEMPLATES,
+    ContenderSetup,
+    KernelStore,
+    grouped_call,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
@@ -98,6 +105,16 @@ def test_other_contenders_compute_batches_and_groups(
     with KernelStore() as store:
         kernel = CONTENDERS[contender](gemm, ContenderSetup(gpu, tmp_path, store))
     verified = verify_on_device(gpu, kernel, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "tf32", "float16", "bfloat16"])
+def test_cublas_multiplies_all_groups_by_one_call(gpu, mode, layout):
+    gemm = Gemm("g", 341, 264, 520, layout, mode, **SEVERAL[1])
+    call = grouped_call(gemm)
+    assert call is not None
+    verified = verify_on_device(gpu, call, gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
@@ -30,7 +31,8 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
-    A batch is one strided call, and groups are a call each, of which all count.
+    A batch is one strided call, and groups are a call each, of which all count; see also
+    `grouped_call`.
 
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode or its end.
@@ -68,6 +70,14 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
     )
+
+
+def grouped_call(gemm: Gemm) -> LibraryCall | None:
+    """Return the one call of cuBLAS for all groups of a product; None if it computes no such."""
+    if not gemm.groups or gemm.has_end or gemm.mode not in _COMPUTE:
+        return None
+    call = cublas_call(gemm)
+    return replace(call, entry="cublas.grouped")
 
 
 _MIN_CAPABILITY = 80
