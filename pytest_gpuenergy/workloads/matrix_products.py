@@ -8,6 +8,8 @@ whose groups of rows of A have a matrix B each.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -52,8 +54,8 @@ USUAL_LAYOUTS: tuple[Layout, ...] = ("nn", "nt")
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor, because kernels use 32-bit indices."""
-_MAX_PRODUCTS = 4096
-"""The most products of a batch or groups of rows: kernels have a table of groups as constants."""
+_MAX_GROUPS = 1024
+"""The most groups of rows: kernels have a table of them as constants."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,8 @@ class Gemm(SumsOfProducts):
                 f"gemm needs M to be {sum(self.groups)}, the rows of its groups together, not "
                 f"{self.M}: with groups, M can be left out."
             )
-        if self.products > _MAX_PRODUCTS:
-            raise InputError(
-                f"gemm has at most {_MAX_PRODUCTS} products in a batch, or groups, not "
-                f"{self.products}."
-            )
+        if len(self.groups) > _MAX_GROUPS:
+            raise InputError(f"gemm has at most {_MAX_GROUPS} groups, not {len(self.groups)}.")
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
@@ -176,10 +175,28 @@ class Gemm(SumsOfProducts):
         """Whether there are several products, whose A and C have a dimension for them too."""
         return self.B > 1
 
-    @property
-    def rows_of_products(self) -> tuple[int, ...]:
-        """The rows of C in each product of a batch, or in each group."""
-        return self.groups or (self.M,) * self.B
+    @functools.cached_property
+    def first_rows(self) -> tuple[int, ...]:
+        """The first row of each group in A and C, and then M."""
+        return tuple(itertools.accumulate(self.groups, initial=0))
+
+    def first_tiles(self, height: int) -> tuple[int, ...]:
+        """Return the first row of tiles of each group, and the number of all rows of tiles.
+
+        Each group has tiles of its own.
+
+        Args:
+            height: the rows of a tile.
+        """
+        known = self._first_tiles
+        if height not in known:  # thousands of tilings ask for a few heights
+            counts = (-(-rows // height) for rows in self.groups)
+            known[height] = tuple(itertools.accumulate(counts, initial=0))
+        return known[height]
+
+    @functools.cached_property
+    def _first_tiles(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     @property
     def a_transposed(self) -> bool:
@@ -289,7 +306,7 @@ class Gemm(SumsOfProducts):
         A group without rows does not need its matrix B, nor its bias.
         """
         elements = self.B * self.M * (self.K + (1 + self.residual) * self.N)
-        matrices = sum(rows > 0 for rows in self.rows_of_products)
+        matrices = sum(rows > 0 for rows in self.groups) if self.groups else self.B
         elements += matrices * (self.K + self.bias) * self.N
         return self.element_bytes * elements
 
