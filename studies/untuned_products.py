@@ -102,12 +102,16 @@ def curve() -> list[tuple[str, Gemm]]:
     return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
 
 
-def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
+def chosen(gemm: Gemm, others: int, views: int | None) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the next two, and the best of other tiles.
 
     Each has its rank, the cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
+    if views is not None:
+        ranked = [one for one in ranked if getattr(one, "views", False) == views]
+    if not ranked:
+        return []
     picks, kinds = [0], set()
     for rank, one in enumerate(ranked):
         kind = (one.template, one.tile_m, one.tile_n, one.tile_k, one.cluster)
@@ -291,6 +295,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--limit-s", type=float, default=1e9, help="When to stop")
     parser.add_argument("--others", type=int, help="Kernels besides the first choice")
+    parser.add_argument("--views", type=int, choices=(0, 1), help="Only kernels with, or without")
     parser.add_argument("--dry", action="store_true", help="List the products only")
     options = parser.parse_args(words)
     started_s = time.monotonic()
@@ -314,6 +319,7 @@ def main(words: Sequence[str] | None = None) -> None:
                 options.others
                 if options.others is not None
                 else (0 if options.curve else OTHERS[gemm.mode]),
+                options.views,
             )
             for _, gemm in tasks
         ]
@@ -356,6 +362,8 @@ def measure(
                 print(f"stopped after {number} of {len(tasks)}")
                 break
             submit_until(number)
+            if not submitted[number]:
+                continue
             workload = {"name": "g", **gemm.parameters}
             tensors = card.tensors(gemm)
             reference = card.reference(gemm, tensors)

@@ -21,6 +21,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     matrix_map,
     places_after,
 )
+from pytest_gpuenergy.tuners.gemm.tiling import copy_width
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -88,7 +89,7 @@ class WgmmaParameters(HopperTiling):
     def dynamic_bytes(self, gemm: Gemm) -> int:
         """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
-        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def peak_cycles(self, gemm: Gemm) -> float:
@@ -116,17 +117,17 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": _boxed(gemm),
+            "BOXED_C": self._boxed(gemm),
+            "C_WIDTH": copy_width(gemm, gemm.ldc),
             "PACK": f'"cvt.rn.{kind}x2.f32"',
         }
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not _boxed(gemm):
+        if not self._boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
 
-
-def _boxed(gemm: Gemm) -> bool:
-    """Return whether the tensor memory accelerator stores C."""
-    return can_be_mapped(gemm, gemm.ldc)
+    def _boxed(self, gemm: Gemm) -> bool:
+        """Return whether the tensor memory accelerator stores C, whose rows must be in order."""
+        return can_be_mapped(gemm, gemm.ldc) and "A" not in self.viewed(gemm)
