@@ -1,13 +1,16 @@
-// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
+// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, or TF32 where the rows of both
+// matrices lie along K; added in float32.
 //
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands
-//   A_ALONG, B_ALONG   1 if rows of C are along lines of A, and its columns along lines of B
+//   ALONG              what follows them: for 16 bits, ", 1" if rows of C are along lines of A, otherwise
+//                      ", 0"; and the same for its columns and B
 //   C_WIDTH            elements of C that are written at once, unless BOXED_C: rows are a multiple of
 //                      them apart
-//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
+//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; 16 bits only
+//   HALVES             whether elements have 16 bits
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
@@ -15,8 +18,9 @@
 // when all of its bytes have arrived, and when it is empty again. The producer goes on with the next
 // tile while consumers store this one.
 
-constexpr int DEPTH = 16;  // columns of A and rows of B in one instruction
+constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
+constexpr int PIECE = 16 / sizeof(Element);  // elements of what is swizzled as a whole
 constexpr int C_BOXES = 2, C_BOX = 16 * LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
@@ -52,8 +56,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_ALONG ", " B_ALONG
-      ";\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1" ALONG ";\n"
       "}"
       : SUMS_OPERANDS
       : "l"(a), "l"(b), "r"(add));
@@ -88,11 +91,13 @@ __device__ __forceinline__ void finish(Sums& sums) {
 // ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
 // of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 
+#if HALVES
 __device__ __forceinline__ unsigned packed(float first, float second) {
   unsigned both;
   asm(PACK " %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
+#endif
 
 // The row of a tile that is `m` lines down in it.
 __device__ __forceinline__ int row_of(int m) { return row_in<A_VIEWS, TILE_M>(m); }
@@ -102,17 +107,33 @@ __device__ __forceinline__ void fill_box(Element* box, int m, int n, const float
                                          const End& end) {
   int lane = threadIdx.x % 32;
 #if B_VIEWS > 1
-  // Of each line that it has, a thread has eight neighbouring columns twice: one of each view.
+  // Of each line that it has, a thread has a piece of neighbouring columns twice: one of each view.
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float eight[8];
+    float run[PIECE];
 #pragma unroll
-    for (int view = 0; view < 8; ++view) eight[view] = sums[view * (TILE_N / 16) + n / 16 + i];
+    for (int view = 0; view < PIECE; ++view) {
+      run[view] = sums[(view * TILE_N + n) / (2 * PIECE) + i];
+    }
     int line = i / 2 * 8 + lane / 4, piece = lane % 4 * 2 + i % 2;
-    end.apply<ALL_M && ALL_N>(eight, row_of(m + line), n + piece * 8);
-    *reinterpret_cast<uint4*>(box + line * LINE + (piece ^ line % 8) * 8) =
-        make_uint4(packed(eight[0], eight[1]), packed(eight[2], eight[3]), packed(eight[4], eight[5]),
-                   packed(eight[6], eight[7]));
+    end.apply<ALL_M && ALL_N>(run, row_of(m + line), n + piece * PIECE);
+    Element* there = box + line * LINE + (piece ^ line % 8) * PIECE;
+#if HALVES
+    *reinterpret_cast<uint4*>(there) = make_uint4(packed(run[0], run[1]), packed(run[2], run[3]),
+                                                  packed(run[4], run[5]), packed(run[6], run[7]));
+#else
+    *reinterpret_cast<float4*>(there) = make_float4(run[0], run[1], run[2], run[3]);
+#endif
+  }
+#elif !HALVES
+#pragma unroll
+  for (int i = 0; i < LINE / 4; ++i) {
+    const float* both = &sums[n / 2 + 2 * i];
+    float pair[2] = {both[0], both[1]};
+    int line = i % 2 * 8 + lane / 4, column = i / 2 * 8 + lane % 4 * 2;
+    end.apply<ALL_M && ALL_N>(pair, row_of(m + line), n + column);
+    *reinterpret_cast<float2*>(box + line * LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
+        make_float2(pair[0], pair[1]);
   }
 #else
 #pragma unroll
@@ -141,12 +162,12 @@ __device__ __forceinline__ void fill_box(Element* box, int m, int n, const float
 template <bool ALL>
 __device__ __forceinline__ void store_lines(Element* to, int rows, int columns, int m, int n,
                                             const Element* box) {
-  constexpr int PIECES = LINE / C_WIDTH;
+  constexpr int PARTS = LINE / C_WIDTH;  // of a line
   using Type = typename Piece<C_WIDTH * sizeof(Element)>::Type;
 #pragma unroll
-  for (int i = 0; i < 16 * PIECES; i += 32) {
-    int line = (i + threadIdx.x % 32) / PIECES, column = (i + threadIdx.x % 32) % PIECES * C_WIDTH;
-    const Element* from = box + line * LINE + (column / 8 ^ line % 8) * 8 + column % 8;
+  for (int i = 0; i < 16 * PARTS; i += 32) {
+    int line = (i + threadIdx.x % 32) / PARTS, column = (i + threadIdx.x % 32) % PARTS * C_WIDTH;
+    const Element* from = box + line * LINE + (column / PIECE ^ line % 8) * PIECE + column % PIECE;
     int row = row_of(m + line);
     column += n;
     if (!ALL && row >= rows) continue;
@@ -227,16 +248,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm(const __grid_constant__ CUtensorMap a_map,
 #if A_VIEWS > 1
          const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
-         const __grid_constant__ CUtensorMap a_map3, const __grid_constant__ CUtensorMap a_map4,
-         const __grid_constant__ CUtensorMap a_map5, const __grid_constant__ CUtensorMap a_map6,
-         const __grid_constant__ CUtensorMap a_map7,
+         const __grid_constant__ CUtensorMap a_map3,
+#endif
+#if A_VIEWS > 4
+         const __grid_constant__ CUtensorMap a_map4, const __grid_constant__ CUtensorMap a_map5,
+         const __grid_constant__ CUtensorMap a_map6, const __grid_constant__ CUtensorMap a_map7,
 #endif
          const __grid_constant__ CUtensorMap b_map,
 #if B_VIEWS > 1
          const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
-         const __grid_constant__ CUtensorMap b_map3, const __grid_constant__ CUtensorMap b_map4,
-         const __grid_constant__ CUtensorMap b_map5, const __grid_constant__ CUtensorMap b_map6,
-         const __grid_constant__ CUtensorMap b_map7,
+         const __grid_constant__ CUtensorMap b_map3,
+#endif
+#if B_VIEWS > 4
+         const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5,
+         const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7,
 #endif
 #if WITH_BIAS
          const Element* __restrict__ bias,
@@ -253,15 +278,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          , float* __restrict__ parts
 #endif
     ) {
-#if A_VIEWS > 1
+#if A_VIEWS > 4
   const CUtensorMap* const a_maps[] = {&a_map,  &a_map1, &a_map2, &a_map3,
                                        &a_map4, &a_map5, &a_map6, &a_map7};
+#elif A_VIEWS > 1
+  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
 #else
   const CUtensorMap* const a_maps[] = {&a_map};
 #endif
-#if B_VIEWS > 1
+#if B_VIEWS > 4
   const CUtensorMap* const b_maps[] = {&b_map,  &b_map1, &b_map2, &b_map3,
                                        &b_map4, &b_map5, &b_map6, &b_map7};
+#elif B_VIEWS > 1
+  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
 #else
   const CUtensorMap* const b_maps[] = {&b_map};
 #endif

@@ -150,7 +150,8 @@ class HopperTiling(Tiling):
 
     modes: ClassVar[tuple[Mode, ...]]
     family: ClassVar[str] = "hopper"
-    element_bytes: ClassVar[int]
+    line: ClassVar[int]
+    """The elements by which blocks of a cluster divide a tile: the most of a line."""
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1, "views": 0}
@@ -175,7 +176,7 @@ class HopperTiling(Tiling):
                 f"{self.consumers}."
             )
         self._check_tile()
-        line = LINE_BYTES // self.element_bytes
+        line = self.line
         if (
             not 1 <= self.cluster_blocks <= _MAX_BLOCKS_OF_CLUSTER
             or self.tile_m % (line * self.cluster_n)
@@ -237,10 +238,11 @@ class HopperTiling(Tiling):
         if cls.refusal(gemm):
             return
         tried = set()
+        usual = {**cls().numbers, "tile_k": LINE_BYTES // gemm.element_bytes}
         views = (0, 1) if along_k(gemm) & unaligned(gemm) else (0,)
         for numbers, stages, viewed in itertools.product(cls.tiles_tried(), _STAGES, views):
             try:
-                base = cls.of({**cls().numbers, **numbers, "stages": stages, "views": viewed})
+                base = cls.of({**usual, **numbers, "stages": stages, "views": viewed})
             except InputError:
                 continue
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.

@@ -53,7 +53,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
-    element_bytes: ClassVar[int] = 4
+    line: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
 
     tile_k: int = _LINE
