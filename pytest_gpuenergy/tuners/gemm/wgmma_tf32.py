@@ -124,6 +124,7 @@ class WgmmaTf32Parameters(HopperTiling):
         beside += costs.transposed_share * k * m if gemm.layout == "nt" else 0.0
         beside *= costs.turns_share if self.in_turn else 1.0
         multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
+        multiplying += costs.waiting_cycles / self.consumers
         return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:

@@ -507,7 +507,7 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
     [
         *(("simt", mode, "float32") for mode in ("tf32", "3xtf32", "float16", "bfloat16")),
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
-        ("wgmma", "tf32", "float16, bfloat16"),
+        ("wgmma", "3xtf32", "float16, bfloat16, tf32"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
     ],
 )
@@ -562,6 +562,17 @@ def test_views_and_copies_are_offered_where_rows_along_k_are_not_aligned():
         assert {one.views for one in WgmmaParameters.fitting(gemm, H200)} == offered
 
 
+def test_tf32_takes_from_shared_memory_only_what_lies_along_k():
+    linear = Gemm("g", 4096, 4096, 4096, "tn", "tf32")
+    assert {one.template for one in rank_kernels(linear, H200)} == {"mma", "wgmma", "wgmma_tf32"}
+    other = replace(linear, layout="nn")
+    assert "wgmma" not in offered_templates(other)
+    with pytest.raises(InputError, match="wgmma needs the layout tn in mode tf32, not nn"):
+        replace(WGMMA, tile_k=32).kernel(other)
+    with pytest.raises(InputError, match="tile_k to be a multiple of 64 in mode bfloat16, not 32"):
+        replace(WGMMA, tile_k=32).kernel(HALF)
+
+
 UNALIGNED: dict[str, tuple[Any, Gemm]] = {
     "wgmma-copied": (WGMMA, Gemm("g", 72, 133, 87, "tn", "bfloat16", lda=91)),
     "wgmma_tf32-copied": (
@@ -577,6 +588,18 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
         Gemm("g", 70, 131, 65, "nn", "float16", ldc=132),
     ),
     "wgmma-views-of-few-rows": (replace(WGMMA, views=True), Gemm("g", 3, 1, 1, "tn", "bfloat16")),
+    "wgmma-tf32": (
+        replace(WGMMA, tile_n=128, tile_k=32, cluster_m=2, blocks=3),
+        Gemm("g", 72, 133, 100, "tn", "tf32", residual=True, activation="gelu"),
+    ),
+    "wgmma-tf32-boxes": (
+        replace(WGMMA, tile_m=128, tile_k=32, consumers=2, blocks=1),
+        Gemm("g", 130, 100, 101, "tn", "tf32", ldb=104, bias=True, residual=True),
+    ),
+    "wgmma-tf32-views": (
+        replace(WGMMA, tile_m=128, tile_n=128, tile_k=32, cluster_n=2, blocks=3, views=True),
+        Gemm("g", 70, 200, 65, "tn", "tf32", ldc=201, bias=True, residual=True),
+    ),
     "wgmma_tf32-views": (
         replace(TF32, tile_m=96, tile_n=192, consumers=3, blocks=3, views=True),
         Gemm("g", 133, 200, 75, "tn", "tf32", bias=True),
