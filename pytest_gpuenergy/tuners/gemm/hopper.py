@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_first_launch
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
 
@@ -372,11 +372,7 @@ class HopperTiling(Tiling):
         kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
         if not copies:
             return kernel
-        return replace(
-            kernel,
-            launches=(_padding_launch(copies), *kernel.launches),
-            workspaces=(*copies.values(), *kernel.workspaces),
-        )
+        return with_first_launch(kernel, _padding_launch(copies), copies)
 
     def _map_counts(self, gemm: Gemm) -> dict[str, int]:
         """Return the number of tensor maps of each operand, by its name."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
@@ -195,7 +195,11 @@ _ELEMENTS = {
 
 
 def copied_kernel(
-    gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
+    gemm: Gemm,
+    parameters: Tiling,
+    constants: Mapping[str, Constant],
+    shared_bytes: int,
+    more_texts: Sequence[str] = (),
 ) -> Kernel:
     """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
@@ -204,7 +208,7 @@ def copied_kernel(
         "A_WIDTH": copy_width(gemm, gemm.lda),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
-    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
+    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 
@@ -263,6 +267,26 @@ def tiled_kernel(
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
+    )
+
+
+def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:
+    """Return a kernel that first copies operands to workspaces, and reads these instead.
+
+    Args:
+        kernel: the kernel of the product.
+        launch: the launch that copies.
+        spaces: the workspaces by the names of the operands.
+    """
+    names = {name: space.name for name, space in spaces.items()}
+    launches = [
+        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        for one in kernel.launches
+    ]
+    return replace(
+        kernel,
+        launches=(launch, *launches),
+        workspaces=(*spaces.values(), *kernel.workspaces),
     )
 
 

@@ -474,7 +474,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     ),
     "cannot be divided among 1 warpgroups": (
         "wgmma",
-        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 32}],
+        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 48}],
     ),
     "cannot be divided among 2 warpgroups": ("wgmma", [{"consumers": 2}]),
     "1 to 3 consumers, not 4": ("wgmma", [{"consumers": 4}]),
