@@ -18,8 +18,9 @@
 // A, and the smaller parts of its elements. The larger part of an element needs no writing, since
 // instructions ignore the bits that TF32 does not have.
 //
-// Tensor cores cut off what exceeds their precision, so they add the products of one step only. The
-// sums of steps are added in float32. In turn, one consumer does that while another one multiplies.
+// Tensor cores cut off what exceeds their precision. Where elements are split, they therefore add the
+// products of one step only, and the sums of steps are added in float32. In turn, one consumer does
+// that while another one multiplies. In TF32, what is cut off from sums is less than from elements.
 
 constexpr int DEPTH = 8;  // rows of B^T and A^T in one instruction
 constexpr int PREPARERS = 96;  // threads
@@ -183,6 +184,13 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], const Ro
       : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(columns), "r"(add));
 }
 
+// Use sums that instructions have changed only after this.
+__device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int j = 0; j < TILE_M / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
+}
+
 // Add the products of a step; those of smaller parts first.
 __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int consumer) {
   constexpr int COUNT = TILE_K / DEPTH;
@@ -195,28 +203,27 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int con
     rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
     if (SPLIT) rest[i] = rest_of(rows[i]);
   }
-  float part[TILE_M / 2];
   if (IN_TURN) wait_for_turn(consumer);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #if SPLIT
+  float part[TILE_M / 2];
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     multiply_add(part, rest[i], a + i * NEXT, i > 0);
     multiply_add(part, rows[i], rest_of_a + i * NEXT, 1);
   }
+#else
+  float(&part)[TILE_M / 2] = sums.of;
 #endif
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    multiply_add(part, rows[i], a + i * NEXT, SPLIT || i > 0);
-  }
+  for (int i = 0; i < COUNT; ++i) multiply_add(part, rows[i], a + i * NEXT, 1);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   if (IN_TURN) give_turn_after(consumer);
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  finish(part);
+#if SPLIT
 #pragma unroll
-  for (int j = 0; j < TILE_M / 2; ++j) {
-    asm volatile("" : "+f"(part[j]) :: "memory");
-    sums.of[j] += part[j];
-  }
+  for (int j = 0; j < TILE_M / 2; ++j) sums.of[j] += part[j];
+#endif
 }
 
 // ---- What consumers do with their sums. Of every eight rows of C, a thread has two neighbouring
