@@ -36,11 +36,11 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     Place within = place_of_part(i + j);
-    int row = place.row + within.row, column = place.column + within.column;
-    if (row >= M || column >= N) continue;
+    Place here = {place.row + within.row, place.column + within.column, place.product, place.end};
+    if (here.row >= here.end || here.column >= N) continue;
     float result[1] = {sums[j]};
-    end_at({row, column}, BIAS, RESIDUAL).apply<true>(result, 0, 0);
-    C[row * LDC + column] = Element(result[0]);
+    end_at(here, BIAS, RESIDUAL).apply<true>(result, 0, 0);
+    C[place_in_c(here)] = Element(result[0]);
   }
 }
 #endif

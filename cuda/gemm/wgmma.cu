@@ -11,6 +11,7 @@
 //                      them apart
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; 16 bits only
 //   HALVES             whether elements have 16 bits
+//   ROWS_STORED        whether threads store tiles that end with a group, where BOXED_C
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
@@ -156,7 +157,7 @@ __device__ __forceinline__ void fill_box(Element* box, int m, int n, const float
 #endif
 }
 
-#if !BOXED_C
+#if !BOXED_C || ROWS_STORED
 // Write a box to C, of which `rows` and `columns` exist, or ALL: neighbouring lanes write
 // neighbouring elements.
 template <bool ALL>
@@ -185,14 +186,21 @@ __device__ __forceinline__ void store_lines(Element* to, int rows, int columns, 
 #endif
 
 // Write them, with their end, through boxes of 16 lines in shared memory, which belong to this warp and
-// are used in turn; `stored` counts them.
+// are used in turn; `stored` counts them. A box of a tile that ends with a group would overwrite rows of
+// the next one.
 __device__ __forceinline__ void store(
 #if BOXED_C
     const CUtensorMap& c_map,
-#else
+#endif
+#if !BOXED_C || ROWS_STORED
     Element* C,
 #endif
     Place place, int m, const Sums& sums, const End& end, Element* boxes, int& stored) {
+#if ROWS_STORED
+  bool boxed = place.end - place.row >= TILE_M;
+#else
+  constexpr bool boxed = BOXED_C;
+#endif
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
     int line = m + i * 64 + threadIdx.x / 32 % 4 * 16;
@@ -202,15 +210,23 @@ __device__ __forceinline__ void store(
 #if BOXED_C
       if (threadIdx.x % 32 == 0) wait_for_boxes<C_BOXES - 1>();
       __syncwarp();
+#endif
       fill_box(box, line, n, sums.of[i], end);
-      written_for_async();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) store_box(c_map, place.column + n, place.row + line, box);
-#else
-      fill_box(box, line, n, sums.of[i], end);
-      __syncwarp();
-      store_lines<ALL_M && ALL_N>(C + place.row * LDC + place.column, M - place.row, N - place.column,
-                                  line, n, box);
+#if BOXED_C
+      if (boxed) {
+        written_for_async();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+          store_box(c_map, place.column + n, place.row + line, matrix_of(place), box);
+        }
+      }
+#endif
+#if !BOXED_C || ROWS_STORED
+      if (!boxed) {
+        __syncwarp();
+        store_lines<!ROWS_STORED && ALL_M && ALL_N>(C + place_in_c(place), place.end - place.row,
+                                                    N - place.column, line, n, box);
+      }
 #endif
     }
   }
@@ -236,7 +252,8 @@ __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
   return {row_of(row + i % 4 / 2 * 8 + lane / 4),
-          row_in<B_VIEWS, TILE_N>(four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2)};
+          row_in<B_VIEWS, TILE_N>(four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2),
+          0, 0};
 }
 #endif
 
@@ -271,6 +288,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
+#if ROWS_STORED
+         , Element* __restrict__ C
+#endif
 #else
          Element* __restrict__ C
 #endif
@@ -357,7 +377,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
-#if BOXED_C
+#if ROWS_STORED
+    store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
+#elif BOXED_C
     store(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
 #else
     store(C, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);

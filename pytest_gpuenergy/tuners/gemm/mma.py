@@ -11,7 +11,7 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -116,8 +116,8 @@ class MmaParameters(Tiling):
         """
         costs = costs or costs_of(self.family)
         products = self.tile_m * self.tile_n * self.tile_k
-        widths = copy_width(gemm, gemm.lda), copy_width(gemm, gemm.ldb)
         multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
+        widths = copy_width_of_a(gemm), copy_width(gemm, gemm.ldb)
         instructions = sum(
             tile / width * (costs.copy_instructions if asynchronous else costs.kept_instructions)
             for tile, width in ((self.tile_m, widths[0]), (self.tile_n, widths[1]))

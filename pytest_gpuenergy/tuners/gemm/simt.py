@@ -22,6 +22,7 @@ from pytest_gpuenergy.tuners.gemm.tiling import (
     Tiling,
     copied_kernel,
     copy_width,
+    copy_width_of_a,
     with_first_launch,
 )
 from pytest_gpuenergy.tuning import (
@@ -284,7 +285,7 @@ class SimtParameters(Tiling):
 
         Rows that are not a multiple of 16 bytes apart are copied in smaller pieces.
         """
-        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width(gemm, gemm.lda)
+        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width_of_a(gemm)
         of_b = 0 if gemm.b_transposed else self.tile_n / copy_width(gemm, gemm.ldb)
         kept = self.tile_m * (not self.transposes(gemm)) + self.tile_n * (not gemm.b_transposed)
         return self.tile_k * (of_a + of_b - kept / _WIDEST)
@@ -355,7 +356,7 @@ def _along_k(gemm: Gemm) -> str:
 
 def _worth_turning(gemm: Gemm) -> bool:
     """Return whether transposing operands could be a small part of a product's time."""
-    return gemm.M * gemm.N >= _LEAST_TURNED * (gemm.M + gemm.N)
+    return gemm.products == 1 and gemm.M * gemm.N >= _LEAST_TURNED * (gemm.M + gemm.N)
 
 
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it

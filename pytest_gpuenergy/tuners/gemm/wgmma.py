@@ -37,9 +37,9 @@ _C_BOX_ROWS = 16
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _C_BOXES = 8
 """The boxes of a consumer: two for each of its warps."""
-_BYTES_PER_CYCLE = 4096
-"""The products on a multiprocessor in a cycle times the bytes of an element: with 16 bits,
-989 TFLOP/s on 132 of them at 1830 MHz, and half as many in TF32 (H100 whitepaper)."""
+PRODUCTS_PER_CYCLE = 2048
+"""The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
+whitepaper); there are half as many in TF32."""
 _KINDS: Mapping[Mode, str] = {"float16": "f16", "bfloat16": "bf16", "tf32": "tf32"}
 """The modes, as instructions call the type of the elements."""
 
@@ -103,7 +103,8 @@ class WgmmaParameters(HopperTiling):
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def peak_cycles(self, gemm: Gemm) -> float:
-        return gemm.element_bytes * self.tile_m * self.tile_n * self.tile_k / _BYTES_PER_CYCLE
+        products = self.tile_m * self.tile_n * self.tile_k
+        return products * gemm.element_bytes / 2 / PRODUCTS_PER_CYCLE
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
@@ -134,8 +135,14 @@ class WgmmaParameters(HopperTiling):
             "ADD_PLACE": add,
             "BOXED_C": self._boxed(gemm),
             "C_WIDTH": copy_width(gemm, gemm.ldc),
+            "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{kind}x2.f32"',
         }
+
+    def _rows_stored(self, gemm: Gemm) -> bool:
+        """Return whether boxes of C could have rows of two groups, which are then stored apart."""
+        height = self.cluster_m * self.tile_m
+        return self._boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
