@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
@@ -214,7 +214,11 @@ _ELEMENTS = {
 
 
 def copied_kernel(
-    gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
+    gemm: Gemm,
+    parameters: Tiling,
+    constants: Mapping[str, Constant],
+    shared_bytes: int,
+    more_texts: Sequence[str] = (),
 ) -> Kernel:
     """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
@@ -223,7 +227,7 @@ def copied_kernel(
         "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
-    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
+    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 
@@ -244,7 +248,8 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, whose names
+            begin with those of the matrices.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -256,11 +261,13 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
+    maps: dict[str, list[str]] = {}
+    for tensor_map in tensor_maps:
+        maps.setdefault(tensor_map.name[0].upper(), []).append(tensor_map.name)
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
-    result = maps.get("C", "C")
-    results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
-    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
+    operands = [argument for name in "AB" for argument in maps.get(name, [name])]
+    results = [*maps.get("C", ["C"]), *["C"] * bool(constants.get("ROWS_STORED"))]
+    names = (*operands, *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -280,6 +287,26 @@ def tiled_kernel(
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
+    )
+
+
+def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:
+    """Return a kernel that first copies operands to workspaces, and reads these instead.
+
+    Args:
+        kernel: the kernel of the product.
+        launch: the launch that copies.
+        spaces: the workspaces by the names of the operands.
+    """
+    names = {name: space.name for name, space in spaces.items()}
+    launches = [
+        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        for one in kernel.launches
+    ]
+    return replace(
+        kernel,
+        launches=(launch, *launches),
+        workspaces=(*spaces.values(), *kernel.workspaces),
     )
 
 
