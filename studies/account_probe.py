@@ -106,7 +106,8 @@ class Probe:
 
 
 def examine(probe: Probe, program, inputs, step: int, device: str) -> None:
-    whole, layers = capture_step(program, inputs, step)
+    whole, inside = capture_step(program, inputs, step)
+    layers = inside["layers"]
     prefix = f"step{step}"
     compare_launches(probe, whole, device, f"{prefix}-whole")
     probe.measure(f"{prefix}-whole", whole)

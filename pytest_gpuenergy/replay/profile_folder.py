@@ -61,6 +61,8 @@ class ProfileRecord(Struct, frozen=True):
         export: The file that the model was exported to; empty if it was not.
         tf32: Whether PyTorch was allowed to compute products of float32 matrices with TF32
             instructions; False in profiles of earlier releases, which did not record it.
+        modules: The names of the modules outside of the layers, see
+            `TorchProgram.outer_modules`.
     """
 
     model: str
@@ -83,6 +85,7 @@ class ProfileRecord(Struct, frozen=True):
     power: PowerAlignment | None = None
     export: str = ""
     tf32: bool = False
+    modules: tuple[str, ...] = ()
 
     @property
     def work(self) -> str:

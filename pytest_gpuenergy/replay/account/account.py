@@ -35,6 +35,28 @@ def step_key(step: int, level: str) -> str:
     return f"step{step}-{level}"
 
 
+def module_level(name: str) -> str:
+    """Return the level at which a module outside of the layers is measured alone."""
+    return f"module.{name}"
+
+
+def calls_at(call: UniqueCall, step: int, level: str, modules: Sequence[str]) -> int:
+    """Return how often a step makes a call at a level.
+
+    Args:
+        call: The unique call.
+        step: The number of the step.
+        level: See `Account`.
+        modules: The names of the modules outside of the layers, as the profile has them.
+    """
+    if level == LAYERS:
+        return call.steps_in_layers.get(step, 0)
+    if level in (GRAPH, EAGER):
+        return call.steps.get(step, 0)
+    number = [module_level(name) for name in modules].index(level)
+    return call.steps_in_modules.get(number, {}).get(step, 0)
+
+
 def links_key(step: int, level: str) -> str:
     """Return the key of an exchange that was measured with gaps as long as those in a step."""
     return f"{step_key(step, level)}-links"
@@ -203,7 +225,8 @@ class Account(Struct, frozen=True):
         cap: The label of the power limit; ``current`` if it was left as it was.
         step: The number of the step; 0 for the prefill.
         level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
-            each kernel, ``layers`` where the layers alone are a CUDA graph.
+            each kernel, ``layers`` where the layers alone are a CUDA graph, and the name after
+            ``module.`` where another module is.
         time_ms: The measured time of the step.
         energy_mj: The measured energy of the step.
         energy_mj_half_width: The half width of the measured energy's 95 % interval.
@@ -285,6 +308,7 @@ def account_for_step(
     measured: Mapping[str, Measurement],
     idle_w: float,
     tokens: int | None,
+    modules: Sequence[str] = (),
 ) -> Account:
     """Return the account of a step.
 
@@ -296,6 +320,7 @@ def account_for_step(
         measured: The measurements by the ids of calls; calls without figures count as missing.
         idle_w: The power of the card between launches.
         tokens: The number of tokens, see `Account`.
+        modules: The names of the modules outside of the layers, as the profile has them.
     """
     parts: list[CallShare] = []
     missing: list[str] = []
@@ -304,7 +329,7 @@ def account_for_step(
     alone_us: list[float | None] = []
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     for call in calls:
-        count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
+        count = calls_at(call, step, level, modules)
         if not count:
             continue
         all_us += count * call.call_us

@@ -99,6 +99,8 @@ class UniqueCall(Struct, frozen=True):
         turns: The number of the first call with each set of parameters. Making these calls in turn
             reads the weights of each layer, as the model does. Empty for `OUTSIDE`.
         layers: The layers of the model in which the calls are made.
+        steps_in_modules: For each module outside of the layers, by its number among
+            `ProfileRecord.modules`, the number of the calls of ``steps`` that are made in it.
     """
 
     id: str
@@ -112,6 +114,7 @@ class UniqueCall(Struct, frozen=True):
     steps_in_layers: dict[int, int]
     turns: tuple[int, ...]
     layers: tuple[int, ...] = ()
+    steps_in_modules: dict[int, dict[int, int]] = {}
 
     @property
     def is_exchange(self) -> bool:
@@ -165,11 +168,16 @@ def _unique_call(
         turns.setdefault(forms[number].parameters, number)
     launched = [launch for number in numbers for launch in by_call[number]]
     in_first_run = [call for call in (by_call[number][0] for number in numbers) if not call.run]
-    in_layers = [call for call in in_first_run if call.layer is not None]
-    steps, steps_in_layers = (
-        dict(Counter(call.step for call in calls if call.step is not None))
-        for calls in (in_first_run, in_layers)
-    )
+    in_steps = [call for call in in_first_run if call.step is not None]
+    steps, steps_in_layers = Counter[int](), Counter[int]()
+    steps_in_modules: dict[int, Counter[int]] = {}
+    for call in in_steps:
+        assert call.step is not None
+        steps[call.step] += 1
+        if call.layer is not None:
+            steps_in_layers[call.step] += 1
+        elif call.module is not None:
+            steps_in_modules.setdefault(call.module, Counter())[call.step] += 1
     return UniqueCall(
         id=key,
         operator=forms[numbers[0]].operator,
@@ -178,10 +186,11 @@ def _unique_call(
         launches=tuple(map(LaunchForm.of, first)),
         calls=len(numbers),
         total_us=sum(launch.duration_us for launch in launched),
-        steps=steps,
-        steps_in_layers=steps_in_layers,
+        steps=dict(steps),
+        steps_in_layers=dict(steps_in_layers),
         turns=tuple(number for number in turns.values() if number >= 0),
         layers=tuple(sorted({launch.layer for launch in launched if launch.layer is not None})),
+        steps_in_modules={module: dict(found) for module, found in steps_in_modules.items()},
     )
 
 
@@ -218,7 +227,7 @@ def read_calls(folder: Path) -> list[UniqueCall]:
             call = decode(line, UniqueCall, "the call")
             if call.calls < 1 or call.total_us < 0:
                 raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
-            for steps in (call.steps, call.steps_in_layers):
+            for steps in (call.steps, call.steps_in_layers, *call.steps_in_modules.values()):
                 if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
                     raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
             _check_arguments(call.arguments)

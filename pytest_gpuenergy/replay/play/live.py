@@ -22,7 +22,14 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.replay.account.account import EAGER, GRAPH, LAYERS, step_key
+from pytest_gpuenergy.replay.account.account import (
+    EAGER,
+    GRAPH,
+    LAYERS,
+    calls_at,
+    module_level,
+    step_key,
+)
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.replay_plan import (
@@ -180,7 +187,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
 
     def plan(
         profile: ProfileRecord,
-        calls: Sequence[UniqueCall],  # noqa: ARG001 -- the model knows what its steps consist of
+        calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
     ) -> ReplayPlan:
@@ -210,11 +217,12 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             ) from None
         workloads = ReplayWorkloads(profile, cache)
         wholes = []
-        for step, whole, layers in captured:
-            for level, function in ((LAYERS, layers), (GRAPH, whole), (EAGER, whole)):
-                if function is None:
-                    missing[step_key(step, level)] = "no layers of the model are known"
-                    continue
+        for step, whole, inside in captured:
+            if LAYERS not in inside:
+                missing[step_key(step, LAYERS)] = "no layers of the model are known"
+            for level, function in {**inside, GRAPH: whole, EAGER: whole}.items():
+                if not any(calls_at(call, step, level, profile.modules) for call in calls):
+                    continue  # it launches nothing, as dropout does
                 own = CallTurns([function])
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
@@ -318,7 +326,7 @@ def _leave_out(
 
 def capture_step(
     program: TorchProgram, inputs: Any, number: int
-) -> tuple[Callable[[], object], Callable[[], object] | None]:
+) -> tuple[Callable[[], object], dict[str, Callable[[], object]]]:
     """Run a program up to a step, and keep what is needed to repeat the step.
 
     Args:
@@ -327,27 +335,36 @@ def capture_step(
         number: The number of the step; 0 for the prefill.
 
     Returns:
-        A function that runs the whole step, and one that runs all its layers, each with the
-        arguments that it had; None if the layers of the model are unknown.
+        A function that runs the whole step; and by level, see `Account`, functions that run all its
+        layers, or one of the other modules, each with the arguments that it had.
     """
     whole = program.step(inputs, number)
-    kept: list[tuple[Any, Any]] = []
+    kept: dict[str, list[tuple[Any, Any]]] = {}
+    open_layers: list[Any] = []
+    levels = [(LAYERS, layer) for layer in program.layers]
+    levels += [(module_level(name), module) for name, module in program.outer_modules.items()]
     with ExitStack() as stack:
-        for layer in program.layers:
+        for level, module in levels:
 
-            def keep(module: Any, args: Any, kwargs: Any) -> None:
-                kept.append((module, tree_map(appendable, (args, kwargs))))
+            def keep(module: Any, args: Any, kwargs: Any, *, level: str = level) -> None:
+                if not open_layers:  # layers contain what they call
+                    arguments = tree_map(appendable, (args, kwargs))
+                    kept.setdefault(level, []).append((module, arguments))
+                if level == LAYERS:
+                    open_layers.append(module)
 
-            hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
-            stack.callback(hook.remove)
+            stack.callback(module.register_forward_pre_hook(keep, with_kwargs=True).remove)
+            if level == LAYERS:
+                hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
+                stack.callback(hook.remove)
         whole()
 
-    def layers() -> None:
-        for module, arguments in kept:
+    def again(calls: Sequence[tuple[Any, Any]]) -> None:
+        for module, arguments in calls:
             args, kwargs = tree_map(appendable, arguments)
             module(*args, **kwargs)
 
-    return whole, layers if kept else None
+    return whole, {level: partial(again, calls) for level, calls in kept.items()}
 
 
 def launched_by(

@@ -35,6 +35,7 @@ from pytest_gpuenergy.replay.account.account import (
     account_for_step,
     is_held_back,
     links_key,
+    module_level,
     savings,
     spaced_key,
     step_key,
@@ -173,7 +174,10 @@ class RankReplay:
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        modules = [module_level(name) for name in profile.modules]
+        levels = (GRAPH, EAGER, LAYERS, *modules)
         minor = minor_calls(calls, steps)
+        minor |= {step_key(step, level) for step in steps for level in modules}
         accounts: list[Account] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
@@ -190,9 +194,13 @@ class RankReplay:
                     self._measure(harness, item, setpoint, enforced, is_brief=is_brief)
                 idle_w = self._idle_w(plan)
             accounts += [
-                account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
+                account_for_step(
+                    *(step, level, whole, calls, group, idle_w),
+                    profile.tokens(step),
+                    profile.modules,
+                )
                 for step in steps
-                for level in (GRAPH, EAGER, LAYERS)
+                for level in levels
                 if (whole := group.get(step_key(step, level))) is not None and whole.measured
             ]
         report = ReplayReport(

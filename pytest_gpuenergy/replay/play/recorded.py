@@ -21,6 +21,8 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
+    calls_at,
+    module_level,
     profiled_gpu_us,
     step_key,
 )
@@ -71,6 +73,12 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             )
         player = _Player(device, ReplayWorkloads(profile, cache), recorded)
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
+        wholes += [
+            (step, level)
+            for step in steps
+            for level in map(module_level, profile.modules)
+            if step_key(step, level) in recorded
+        ]
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
@@ -116,10 +124,8 @@ class _Player:
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""
-        counts = [
-            ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
-            for call in calls
-        ]
+        modules = self.workloads.profile.modules
+        counts = [(calls_at(call, step, level, modules), call) for call in calls]
         repeat = self.repeat(
             step_key(step, level),
             sum(count * self._dram_bytes(call) for count, call in counts),

@@ -14,10 +14,10 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
 from pytest_gpuenergy.replay.account.account import (
+    EAGER,
     GAP,
     GPU_US,
     GRAPH,
-    LAYERS,
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
@@ -102,8 +102,8 @@ class ReplayWorkloads:
         """Return a whole step; the ways to launch it are kernels of the same workload."""
         found = self._replayable(step_key(step, level), level, repeat, shared=True)
         name = step_workload(self.profile, step)
-        if level == LAYERS:  # less work
-            name, found = f"{name}-{LAYERS}", replace(found, label=GRAPH)
+        if level not in (GRAPH, EAGER):  # less work
+            name, found = f"{name}-{level}", replace(found, label=GRAPH)
         return replace(found, workload=structs.replace(found.workload, name=name))
 
     def _replayable(

@@ -362,7 +362,7 @@ def profile_program(
     folder.mkdir(parents=True, exist_ok=True)
     steps = max(1, prompt.new_tokens)
     try:
-        with torch.inference_mode(), layers_annotated(program):
+        with torch.inference_mode(), modules_annotated(program):
             inputs = program.inputs(prompt, device)
             program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
             recorder = CallRecorder(program.modules)
@@ -397,6 +397,7 @@ def profile_program(
         dtype=program.dtype,
         parameters=sum(weight.numel() for weight in weights),
         layers=len(program.layers),
+        modules=tuple(program.outer_modules),
         prompt_tokens=prompt.tokens,
         new_tokens=prompt.new_tokens,
         batch=prompt.batch,
@@ -476,22 +477,28 @@ def settle(device: str) -> None:
 
 
 @contextmanager
-def layers_annotated(program: TorchProgram) -> Iterator[None]:
-    """Let each layer of a program run within an annotation such as ``layer 3``."""
+def modules_annotated(program: TorchProgram) -> Iterator[None]:
+    """Let modules of a program run within annotations such as ``layer 3`` and ``module 1``.
+
+    The latter number `TorchProgram.outer_modules`.
+    """
     from torch.profiler import record_function
 
+    named = [(f"layer {number}", layer) for number, layer in enumerate(program.layers)]
+    outer = program.outer_modules.values()
+    named += [(f"module {number}", module) for number, module in enumerate(outer)]
     hooks = []
-    for number, layer in enumerate(program.layers):
+    for name, module in named:
         entered: list[Any] = []
 
-        def enter(*_: Any, number: int = number, entered: list[Any] = entered) -> None:
-            entered.append(record_function(f"layer {number}"))
+        def enter(*_: Any, name: str = name, entered: list[Any] = entered) -> None:
+            entered.append(record_function(name))
             entered[-1].__enter__()
 
         def leave(*_: Any, entered: list[Any] = entered) -> None:
             entered.pop().__exit__(None, None, None)
 
-        hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
         yield
     finally:

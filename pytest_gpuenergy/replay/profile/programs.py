@@ -83,6 +83,31 @@ class TorchProgram(ABC):
         lists = [part for part in inside if isinstance(part, ModuleList)]
         return list(max(lists, key=len, default=[]))
 
+    @property
+    def outer_modules(self) -> dict[str, Any]:
+        """The largest modules without a layer inside, by name; none if there are no layers.
+
+        Of a language model these are its embedding, its head, the norm before that, and the like.
+        """
+        from torch.nn import Module
+
+        layers = {id(layer) for layer in self.layers}
+        found: dict[str, Any] = {}
+
+        def collect(name: str, module: Any) -> None:
+            if id(module) in layers:
+                return
+            is_list = type(module).forward is Module.forward  # it cannot be called
+            if is_list or any(id(inside) in layers for inside in module.modules()):
+                for child, inside in module.named_children():
+                    collect(f"{name}.{child}" if name else child, inside)
+            else:
+                found[name] = module
+
+        for name, module in self.modules.items() if layers else ():
+            collect(name, module)
+        return found
+
     @abstractmethod
     def inputs(self, prompt: Prompt, device: str) -> Any:
         """Return the input of the first step, on ``device``."""
