@@ -220,22 +220,27 @@ def compare_launches(probe: Probe, function, device: str, key: str) -> None:
         )
     names = sorted(
         summary["host"].keys() | summary["graph"].keys(),
-        key=lambda k: -abs(
-            summary["graph"].get(k, (0, 0))[1] - summary["host"].get(k, (0, 0))[1]
-        ),
+        key=lambda k: -abs(summary["graph"].get(k, (0, 0))[1] - summary["host"].get(k, (0, 0))[1]),
     )
     for kernel in names[:12]:
         host, graphed = (summary[n].get(kernel, (0, 0)) for n in ("host", "graph"))
-        print(f"  {host[0]:g} x {host[1]:.1f} host, {graphed[0]:g} x {graphed[1]:.1f} graph: {kernel[:90]}")
+        print(
+            f"  {host[0]:g} x {host[1]:.1f} host, {graphed[0]:g} x {graphed[1]:.1f} graph: {kernel[:90]}"
+        )
     kernels = found["graph"]
     count = len(kernels) // 4
     one = kernels[2 * count : 3 * count + 1]
     lines = []
     for (ts, dur, kernel), (following, _, _) in zip(one, one[1:], strict=False):
         lines.append((round(dur, 2), round(following - ts - dur, 2), kernel[:60]))
-    probe.notes[key] = {"lines": lines, "summary": {n: {k[:90]: v for k, v in s.items()} for n, s in summary.items()}}
+    probe.notes[key] = {
+        "lines": lines,
+        "summary": {n: {k[:90]: v for k, v in s.items()} for n, s in summary.items()},
+    }
     gaps = [gap for _, gap, _ in lines]
-    print(f"  gaps in the graph: median {median(gaps):.2f} us, sum {sum(gaps):.1f}, largest {sorted(gaps)[-4:]}")
+    print(
+        f"  gaps in the graph: median {median(gaps):.2f} us, sum {sum(gaps):.1f}, largest {sorted(gaps)[-4:]}"
+    )
     for line in [*lines[:14], ("...",), *lines[-14:]]:
         print("  ", *line)
     probe.write()

@@ -147,11 +147,14 @@ def _account(account: Account, step: str) -> Iterator[str]:
     links = ""
     if account.links_w is not None:
         links = f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
+    gaps_w = account.idle_w if account.gaps_w is None else account.gaps_w
+    spread = f" ±{account.gaps_mj_half_width:.2g}" if account.gaps_mj_half_width else ""
+    within = ", within the intervals" if account.is_within_intervals else ""
     yield (
         f"  calls {account.kernels_mj:.4g} mJ ±{account.kernels_mj_half_width:.2g} in "
         f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{links}, gaps "
-        f"{account.gaps_mj:+.3g} in {account.gaps_ms:.3g} ms at {account.idle_w:.1f} W, residual "
-        f"{account.residual_mj:+.3g}"
+        f"{account.gaps_mj:+.3g}{spread} in {account.gaps_ms:.3g} ms at {gaps_w:.1f} W, residual "
+        f"{account.residual_mj:+.3g}{within}"
     )
     replayed = f"  {account.coverage:.1%} of the GPU time replayed"
     if account.gpu_ms is not None and account.time_error is not None:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import torch
 from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
@@ -177,6 +178,41 @@ def call_turns(
     return CallTurns(calls, outputs)
 
 
+class EmptyKernels(TorchDispatchMode):  # type: ignore[misc]
+    """Launches an empty kernel after each operator that may launch something.
+
+    Operators that only give a tensor another form, and what other operators call, get none.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        returned = func(*args, **(kwargs or {}))
+        if not (func.is_view or func.namespace == "profiler"):
+            torch.cuda._sleep(0)
+        return returned
+
+
+def with_empty_kernels(function: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that does what ``function`` does, with `EmptyKernels`."""
+
+    def gapped() -> object:
+        with EmptyKernels():
+            return function()
+
+    return gapped
+
+
 def gap() -> None:
     """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
@@ -216,7 +252,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         workloads = ReplayWorkloads(profile, cache)
-        wholes = []
+        wholes, gapped = [], []
         for step, whole, inside in captured:
             if LAYERS not in inside:
                 missing[step_key(step, LAYERS)] = "no layers of the model are known"
@@ -226,6 +262,8 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 own = CallTurns([function])
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
+            own = CallTurns([with_empty_kernels(whole)])
+            gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
 
         def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
@@ -244,6 +282,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             lambda call, gaps, key: workloads.spaced(call, *repeat_call(call, gaps), gaps, key),
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
+            gapped,
         )
 
     return plan

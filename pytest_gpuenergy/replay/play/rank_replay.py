@@ -186,6 +186,7 @@ class RankReplay:
                 # depends on the figures of both.
                 for item in chain(
                     plan.steps,
+                    plan.gapped_steps,
                     plan.calls,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),

@@ -22,6 +22,7 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     calls_at,
+    gaps_key,
     module_level,
     profiled_gpu_us,
     step_key,
@@ -86,6 +87,9 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(call, key) if key in recorded else None,
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
+            gapped_steps=[
+                player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
+            ],
         )
 
     return plan
@@ -124,14 +128,21 @@ class _Player:
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""
+        repeat = self._all_calls(step_key(step, level), step, level, calls)
+        return self.workloads.step(step, level, repeat)
+
+    def gapped_step(self, step: int, calls: Sequence[UniqueCall]) -> Replayable:
+        """Return a whole step with empty kernels, each of which counts as a part of its call."""
+        return self.workloads.gapped_step(step, self._all_calls(gaps_key(step), step, GRAPH, calls))
+
+    def _all_calls(self, key: str, step: int, level: str, calls: Sequence[UniqueCall]) -> Repeat:
         modules = self.workloads.profile.modules
         counts = [(calls_at(call, step, level, modules), call) for call in calls]
-        repeat = self.repeat(
-            step_key(step, level),
+        return self.repeat(
+            key,
             sum(count * self._dram_bytes(call) for count, call in counts),
             sum(count * len(call.launches) for count, call in counts),
         )
-        return self.workloads.step(step, level, repeat)
 
     def repeat(self, key: str, dram_bytes: int, launches: int) -> Repeat:
         """Return what plays the figures recorded under ``key``."""

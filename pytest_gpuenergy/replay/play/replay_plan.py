@@ -18,6 +18,7 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GPU_US,
     GRAPH,
+    gaps_key,
     step_key,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
@@ -44,6 +45,7 @@ class ReplayPlan:
         gap: What launches a gap of about 20 µs, in which a single thread works; None if that is not
             available.
         source: The name of the program that was loaded; empty for recorded figures.
+        gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
     """
 
     steps: Sequence[Replayable]
@@ -52,6 +54,7 @@ class ReplayPlan:
     spaced: Callable[[UniqueCall, int, str], Replayable | None]
     gap: Replayable | None
     source: str = ""
+    gapped_steps: Sequence[Replayable] = ()
 
 
 Planner = Callable[
@@ -104,6 +107,13 @@ class ReplayWorkloads:
         name = step_workload(self.profile, step)
         if level not in (GRAPH, EAGER):  # less work
             name, found = f"{name}-{level}", replace(found, label=GRAPH)
+        return replace(found, workload=structs.replace(found.workload, name=name))
+
+    def gapped_step(self, step: int, repeat: Repeat) -> Replayable:
+        """Return a step whose graph has an empty kernel after each call."""
+        key = gaps_key(step)
+        found = self._replayable(key, GRAPH, repeat, shared=True)
+        name = f"{model_name(self.profile)}-{key}"
         return replace(found, workload=structs.replace(found.workload, name=name))
 
     def _replayable(

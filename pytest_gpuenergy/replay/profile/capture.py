@@ -109,6 +109,14 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         self.kept: dict[int, LiveCall] = {}
         self.reuse: list[tuple[Reuse, ...]] = []
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
+
+        PyTorch asks; otherwise a compiled program would run uncompiled here.
+        """
+        return True
+
     def __enter__(self) -> CallRecorder:
         self._triton.enter_context(_triton_launches(self._see_launch))
         super().__enter__()
@@ -182,21 +190,32 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
     """Route each launch of a Triton kernel through ``see``.
 
     Its arguments are the kernel, the function that launches it, and that function's arguments.
+    What ``torch.compile`` has generated is launched by PyTorch's own class, on a stream that is
+    among its arguments; ``see`` gets a function that launches on the current stream.
     """
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        yield
-        return
-    plain = jit.JITFunction.run
+    with ExitStack() as stack:
+        if (jit := sys.modules.get("triton.runtime.jit")) is not None:
+            plain = jit.JITFunction.run
 
-    def run(function: Any, *args: Any, **keywords: Any) -> Any:
-        return see(function, partial(plain, function), args, keywords)
+            def run(function: Any, *args: Any, **keywords: Any) -> Any:
+                return see(function, partial(plain, function), args, keywords)
 
-    jit.JITFunction.run = run
-    try:
+            stack.callback(setattr, jit.JITFunction, "run", plain)
+            jit.JITFunction.run = run
+        compiled = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+        if compiled is not None:
+            plain_compiled = compiled.CachingAutotuner.run
+
+            def run_compiled(kernel: Any, *args: Any, stream: Any, **keywords: Any) -> Any:
+                def launch(*args: Any, **keywords: Any) -> Any:
+                    current = torch.cuda.current_stream().cuda_stream
+                    return plain_compiled(kernel, *args, stream=current, **keywords)
+
+                return see(kernel.fn, launch, args, keywords)
+
+            stack.callback(setattr, compiled.CachingAutotuner, "run", plain_compiled)
+            compiled.CachingAutotuner.run = run_compiled
         yield
-    finally:
-        jit.JITFunction.run = plain
 
 
 def describe(value: Any) -> Any:
