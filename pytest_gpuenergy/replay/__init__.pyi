@@ -4,6 +4,8 @@ from .account.account import (
     LAYERS as LAYERS,
     Account as Account,
     account_for_step as account_for_step,
+    gaps_key as gaps_key,
+    module_level as module_level,
     savings as savings,
     step_key as step_key,
 )
@@ -76,7 +78,7 @@ from .extract.unique_kernels import (
     replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
-from .play.live import capture_step as capture_step
+from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
 from .play.rank_replay import ReplayOptions as ReplayOptions
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (

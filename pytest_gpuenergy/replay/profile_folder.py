@@ -23,6 +23,8 @@ from pytest_gpuenergy.support import (
 TRACE = "trace.json.gz"
 TRACES = (TRACE, "trace.json")
 """The names that a trace may have in a folder; ours is the first."""
+GRAPH_TRACE = "graph_trace.json.gz"
+"""The trace of a run in which a program makes the calls of its CUDA graph, if they differ."""
 PROFILE_JSON = "profile.json"
 HOST = "cpu"
 """The name of the device in a profile of the host's operators."""
@@ -63,6 +65,8 @@ class ProfileRecord(Struct, frozen=True):
             instructions; False in profiles of earlier releases, which did not record it.
         modules: The names of the modules outside of the layers, see
             `TorchProgram.outer_modules`.
+        graph_differs: Whether the program makes other calls while a CUDA graph is captured. Their
+            trace is `GRAPH_TRACE`.
     """
 
     model: str
@@ -86,6 +90,7 @@ class ProfileRecord(Struct, frozen=True):
     export: str = ""
     tf32: bool = False
     modules: tuple[str, ...] = ()
+    graph_differs: bool = False
 
     @property
     def work(self) -> str:

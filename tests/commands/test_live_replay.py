@@ -25,6 +25,10 @@ sparse, dense = torch.eye(8).to_sparse(), torch.ones(8, 8)
 def compute():
     return torch.sparse.mm(sparse, dense) + dense
 """
+LEVELS = (
+    *("graph", "eager", "layers", "module.transformer.word_embeddings"),
+    *("module.transformer.word_embeddings_layernorm", "module.transformer.ln_f", "module.lm_head"),
+)
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
@@ -79,9 +83,7 @@ class TestWithPyTorch:
         assert replay(run, "--cache", cache) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
-        levels = {
-            f"step{step}-{level}" for step in (0, 1) for level in ("graph", "eager", "layers")
-        }
+        levels = {f"step{step}-{level}" for step in (0, 1) for level in (*LEVELS, "graph-gaps")}
         assert len(measured) == len(set(measured))
         assert set(measured) == expected | levels
 
@@ -89,7 +91,7 @@ class TestWithPyTorch:
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["step"], one["level"]) for one in report["accounts"]}
-        assert found == {(step, how) for step in (0, 1) for how in ("graph", "eager", "layers")}
+        assert found == {(step, level) for step in (0, 1) for level in LEVELS}
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert report["missing"] == {}
         assert len(report["measurements"]) == len(measured)

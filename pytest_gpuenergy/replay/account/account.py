@@ -54,12 +54,15 @@ def calls_at(call: UniqueCall, step: int, level: str, modules: Sequence[str]) ->
         level: See `Account`.
         modules: The names of the modules outside of the layers, as the profile has them.
     """
-    if level == LAYERS:
-        return call.steps_in_layers.get(step, 0)
-    if level in (GRAPH, EAGER):
+    if level == EAGER:
         return call.steps.get(step, 0)
+    found = call.in_graph
+    if level == GRAPH:
+        return found.steps.get(step, 0)
+    if level == LAYERS:
+        return found.steps_in_layers.get(step, 0)
     number = [module_level(name) for name in modules].index(level)
-    return call.steps_in_modules.get(number, {}).get(step, 0)
+    return found.steps_in_modules.get(number, {}).get(step, 0)
 
 
 def links_key(step: int, level: str) -> str:
@@ -507,7 +510,7 @@ def savings(
     """
     found = []
     for call in calls:
-        count = call.steps.get(step, 0)
+        count = call.in_graph.steps.get(step, 0)
         by_cap = {
             cap: group[call.id]
             for cap, group in measured.items()

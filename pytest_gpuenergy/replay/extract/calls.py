@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import digest, identity
@@ -83,6 +83,15 @@ class LaunchForm(Struct, frozen=True):
         return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
+class GraphCalls(Struct, frozen=True):
+    """How often steps make a call when they are captured as a CUDA graph, see `UniqueCall`."""
+
+    steps: dict[int, int] = {}
+    steps_in_layers: dict[int, int] = {}
+    turns: tuple[int, ...] = ()
+    steps_in_modules: dict[int, dict[int, int]] = {}
+
+
 class UniqueCall(Struct, frozen=True):
     """All calls with the same form, phase and launches.
 
@@ -101,6 +110,8 @@ class UniqueCall(Struct, frozen=True):
         layers: The layers of the model in which the calls are made.
         steps_in_modules: For each module outside of the layers, by its number among
             `ProfileRecord.modules`, the number of the calls of ``steps`` that are made in it.
+        graph: The same for the calls that the program makes while a CUDA graph is captured; None
+            if these are the calls that it makes otherwise. ``turns`` are numbers of a run of these.
     """
 
     id: str
@@ -115,6 +126,21 @@ class UniqueCall(Struct, frozen=True):
     turns: tuple[int, ...]
     layers: tuple[int, ...] = ()
     steps_in_modules: dict[int, dict[int, int]] = {}
+    graph: GraphCalls | None = None
+
+    @property
+    def in_graph(self) -> UniqueCall | GraphCalls:
+        """What the attributes with these names are when steps are captured as a CUDA graph."""
+        return self if self.graph is None else self.graph
+
+    @property
+    def replayed_turns(self) -> tuple[int, ...]:
+        """The numbers of the calls to replay: those in a graph if there are no others."""
+        return self.turns or self.in_graph.turns
+
+    def is_in(self, steps: Iterable[int]) -> bool:
+        """Return whether any of the steps makes the call, launched by the host or as a graph."""
+        return any(self.steps.get(step) or self.in_graph.steps.get(step) for step in steps)
 
     @property
     def is_exchange(self) -> bool:
@@ -194,9 +220,33 @@ def _unique_call(
     )
 
 
+def with_calls_of_graph(
+    calls: Sequence[UniqueCall], of_graph: Sequence[UniqueCall]
+) -> list[UniqueCall]:
+    """Return all unique calls of a program that makes others while a CUDA graph is captured.
+
+    Args:
+        calls: The unique calls that it makes otherwise.
+        of_graph: The unique calls of a run in which it makes those of a graph.
+    """
+    found = {call.id: structs.replace(call, graph=GraphCalls()) for call in calls}
+    for call in of_graph:
+        counts = GraphCalls(call.steps, call.steps_in_layers, call.turns, call.steps_in_modules)
+        plain = found.get(call.id)
+        if plain is None:
+            nowhere: dict[int, int] = {}
+            plain = structs.replace(
+                call, steps=nowhere, steps_in_layers=nowhere, turns=(), steps_in_modules={}
+            )
+        found[call.id] = structs.replace(plain, graph=counts)
+    return sorted(found.values(), key=lambda call: (-call.total_us, call.id))
+
+
 def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
     """Return how many unique calls were not made equally often in each of the runs."""
-    return sum(call.calls != runs * sum(call.steps.values()) for call in calls if runs > 1)
+    return sum(
+        call.calls != runs * sum(call.steps.values()) for call in calls if runs > 1 and call.turns
+    )
 
 
 def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
@@ -227,7 +277,8 @@ def read_calls(folder: Path) -> list[UniqueCall]:
             call = decode(line, UniqueCall, "the call")
             if call.calls < 1 or call.total_us < 0:
                 raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
-            for steps in (call.steps, call.steps_in_layers, *call.steps_in_modules.values()):
+            counts = [call.steps, call.steps_in_layers, *call.steps_in_modules.values()]
+            for steps in counts:
                 if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
                     raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
             _check_arguments(call.arguments)

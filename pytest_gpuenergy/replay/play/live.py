@@ -43,7 +43,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
 from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable
+from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, as_captured
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -104,11 +104,16 @@ class Captured:
     forms: Sequence[CallForm]
     reuse: Mapping[bytes, Sequence[tuple[Reuse, ...]]]
 
-    def differs(self, call: UniqueCall) -> bool:
-        """Return whether the model now makes another call in the place of this one."""
+    def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
+        """Return whether the model now makes another call in the place of this one.
+
+        Args:
+            call: The call.
+            turns: The numbers of the calls that stand for it.
+        """
         key = _form_key(call)
-        keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
-        return keys != [key] * len(call.turns) or key not in self.reuse
+        keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
+        return keys != [key] * len(turns) or key not in self.reuse
 
     def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
@@ -236,7 +241,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.turns))
+        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.replayed_turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         try:
@@ -322,20 +327,27 @@ def _turns(
         By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
         other calls, why they cannot be replayed.
     """
-    numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
-    captured = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
+    numbers = [number for call in calls for number in call.turns]
+    only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
+    plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
+    of_graph = plain
+    if only_in_graph:
+        with as_captured():
+            of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
     turns: dict[str, CallTurns] = {}
     missing = {}
     for call in calls:
-        if not call.turns:
+        own_turns = call.replayed_turns
+        captured = plain if call.turns else of_graph
+        if not own_turns:
             missing[call.id] = "it was launched outside of PyTorch's operators"
-        elif captured.differs(call):
+        elif captured.differs(call, own_turns):
             missing[call.id] = "the model makes another call in its place now"
-        elif not all(captured.kept[number].is_plain for number in call.turns):
+        elif not all(captured.kept[number].is_plain for number in own_turns):
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
-            own = [captured.kept[number] for number in call.turns]
+            own = [captured.kept[number] for number in own_turns]
             turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
     chosen = [call for call in calls if call.id in turns]
@@ -355,10 +367,10 @@ def _leave_out(
     calls: Sequence[UniqueCall], turns: dict[str, CallTurns], missing: dict[str, str], ranks: Ranks
 ) -> None:
     """Leave out the exchanges that another rank cannot replay."""
-    lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
+    lacking = {call.replayed_turns[0] for call in calls if call.is_exchange and call.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
     for call in calls:
-        if call.is_exchange and call.turns[0] in elsewhere:
+        if call.is_exchange and call.replayed_turns[0] in elsewhere:
             missing[call.id] = "another rank cannot replay it"
             turns.pop(call.id, None)
 
@@ -367,6 +379,8 @@ def capture_step(
     program: TorchProgram, inputs: Any, number: int
 ) -> tuple[Callable[[], object], dict[str, Callable[[], object]]]:
     """Run a program up to a step, and keep what is needed to repeat the step.
+
+    Modules keep the arguments that they have in a graph of the step.
 
     Args:
         program: The program.
@@ -396,7 +410,8 @@ def capture_step(
             if level == LAYERS:
                 hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
                 stack.callback(hook.remove)
-        whole()
+        with as_captured():
+            whole()
 
     def again(calls: Sequence[tuple[Any, Any]]) -> None:
         for module, arguments in calls:

@@ -160,7 +160,7 @@ class RankReplay:
         """Plan, measure, account for the energy, and write the report."""
         profile = read_profile(self.folder)
         steps = self.options.steps or profile.steps(self.options.step)
-        calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
+        calls = [call for call in read_calls(self.folder) if call.is_in(steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
@@ -379,16 +379,13 @@ def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:
     """Return the ids of the calls that take little of the GPU time of each step."""
 
     def time_us(call: UniqueCall, step: int) -> float:
-        return call.steps.get(step, 0) * call.call_us
+        return max(call.steps.get(step, 0), call.in_graph.steps.get(step, 0)) * call.call_us
 
     total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
     return {
         call.id
         for call in calls
-        if all(
-            time_us(call, step) < _MINOR_SHARE * total_us[step]
-            for step in call.steps.keys() & total_us
-        )
+        if all(time_us(call, step) < _MINOR_SHARE * total_us[step] for step in total_us)
     }
 
 
@@ -401,7 +398,7 @@ def spaced_calls(
         alone = measured.get(call.id)
         if call.is_exchange or alone is None or alone.time_ms is None:
             continue
-        wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+        wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
         if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
             gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
             found.append(plan.spaced(call, gaps, spaced_key(call.id)))

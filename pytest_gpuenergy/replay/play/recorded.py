@@ -159,8 +159,8 @@ class _Player:
         return partial(self.device.play, demand)
 
     def _dram_bytes(self, call: UniqueCall) -> int:
-        size = argument_bytes(call.arguments)
-        return size if size * len(call.turns) > self.device.profile.l2_bytes else 0
+        size, turns = argument_bytes(call.arguments), len(call.replayed_turns)
+        return size if size * turns > self.device.profile.l2_bytes else 0
 
 
 def argument_bytes(arguments: Any) -> int:

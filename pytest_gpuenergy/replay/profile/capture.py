@@ -206,7 +206,9 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
         if compiled is not None:
             plain_compiled = compiled.CachingAutotuner.run
 
-            def run_compiled(kernel: Any, *args: Any, stream: Any, **keywords: Any) -> Any:
+            def run_compiled(kernel: Any, *args: Any, **keywords: Any) -> Any:
+                del keywords["stream"]
+
                 def launch(*args: Any, **keywords: Any) -> Any:
                     current = torch.cuda.current_stream().cuda_stream
                     return plain_compiled(kernel, *args, stream=current, **keywords)

@@ -6,7 +6,8 @@ import copy
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import getclosurevars
 from pathlib import Path
@@ -206,6 +207,29 @@ class GeneratingProgram(TorchProgram):
         for _ in range(number - 1):
             past, latest = self.ask(latest, past)
         return lambda: self.ask(latest, appendable(past))[1]
+
+
+@contextmanager
+def as_captured() -> Iterator[None]:
+    """Let programs make the calls that they make while a CUDA graph is captured.
+
+    They run as otherwise, but PyTorch tells them that a graph is captured: transformers, for
+    example, then makes masks that it leaves out otherwise, since it must not look at values.
+    """
+    import torch
+
+    def told() -> bool:
+        return True
+
+    places = (torch.cuda, torch.cuda.graphs)
+    plain = [place.is_current_stream_capturing for place in places]
+    try:
+        for place in places:
+            place.is_current_stream_capturing = told
+        yield
+    finally:
+        for place, function in zip(places, plain, strict=True):
+            place.is_current_stream_capturing = function
 
 
 def appendable(value: Any) -> Any:
