@@ -94,6 +94,11 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         help="Measure everything for a shorter time, with wider intervals: a third of the time",
     )
     parser.add_argument(
+        "--changes",
+        action="store_true",
+        help="Also replay changed calls, and name the five changes of each step that save most",
+    )
+    parser.add_argument(
         "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
     )
     parser.add_argument(
@@ -149,6 +154,7 @@ def run(arguments: Namespace) -> int:
         kernels=arguments.kernels or (),
         resume=arguments.resume,
         brief=arguments.brief,
+        changes=arguments.changes,
         power_log=arguments.power_log,
         interval_s=arguments.interval,
         html=arguments.html,

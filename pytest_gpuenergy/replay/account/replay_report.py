@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account.account import GRAPH, Account, Saving, Total, total_over_ranks
+from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_lines
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
@@ -34,6 +35,7 @@ class ReplayReport(Struct, frozen=True):
             its name. ``@`` and the label of a power limit follow if it concerns this limit alone.
         measurements: The measurements of calls, layers and steps.
         totals: The sums over all ranks, where several share the model.
+        changes: What changes of calls would save in each step, if such were measured.
         schema_version: The version of this form.
     """
 
@@ -45,6 +47,7 @@ class ReplayReport(Struct, frozen=True):
     missing: dict[str, str]
     measurements: tuple[Measurement, ...]
     totals: tuple[Total, ...] = ()
+    changes: tuple[ChangeSaving, ...] = ()
     schema_version: int = 1
 
 
@@ -128,6 +131,10 @@ def report_lines(report: ReplayReport) -> Iterator[str]:
     for step in dict.fromkeys(saving.step for saving in report.savings):
         found = [saving for saving in report.savings if saving.step == step]
         yield from ("", *_savings(found, report.profile.step_name(step)))
+    for step in dict.fromkeys(saving.step for saving in report.changes):
+        for cap in dict.fromkeys(saving.cap for saving in report.changes):
+            changes = [one for one in report.changes if (one.step, one.cap) == (step, cap)]
+            yield from ("", *change_lines(changes, f"{report.profile.step_name(step)}, {cap}"))
     reasons: dict[str, list[str]] = {}
     for key, why in report.missing.items():
         reasons.setdefault(why, []).append(key)

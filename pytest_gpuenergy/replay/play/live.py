@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.replay.account.account import (
     EAGER,
     GRAPH,
@@ -31,10 +33,13 @@ from pytest_gpuenergy.replay.account.account import (
     module_level,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import Change
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.changes import ResultReads, changes_of, fusible_modules
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
+    PlannedChange,
     Planner,
     Repeat,
     ReplayPlan,
@@ -43,7 +48,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
 from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, as_captured
+from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, told_of_capture
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -57,6 +62,10 @@ _COLD_FACTOR = 3
 """The reuse distance, in sizes of the L2 cache, at which a tensor has left the cache."""
 _PROFILED = 24
 """How often each call is profiled alone."""
+_CHANGED = 8
+"""The number of calls of a step that are changed, those that take most energy."""
+_FUSED = 3
+"""The number of kinds of modules of a step whose calls are fused."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +279,55 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             own = CallTurns([with_empty_kernels(whole)])
             gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
 
+        def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
+            """Yield changes of the whole steps, of modules in layers, and of calls."""
+
+            def item(key: str, label: str, functions: Sequence[Callable[[], object]]) -> Replayable:
+                repeat = partial(_repeater, CallTurns(functions), device, ALONE)
+                return workloads.changed(key, label, repeat, len(functions))
+
+            with torch.inference_mode():
+                reads = ResultReads(program.modules)
+                with reads:
+                    program.run(inputs, max(steps) + 1)
+                for step, whole, _ in captured:
+                    if profile.graph_differs:
+                        key = f"{step_key(step, GRAPH)}-from-host"
+                        change = Change(
+                            "capture the calls that are made from the host",
+                            *(step_key(step, GRAPH), key, {step: 1}),
+                        )
+                        yield PlannedChange(change, [item(key, GRAPH, [with_calls_of_host(whole)])])
+                    with told_of_capture(True):
+                        fusible = fusible_modules(program.layers, whole, _FUSED)
+                    for number, group in enumerate(fusible):
+                        before = f"step{step}-fusible{number}-{group.name}"
+                        try:
+                            functions, error = group.compiled()
+                        except Exception as problem:  # the compiler may raise anything
+                            missing[before] = str(problem).strip().partition("\n")[0]
+                            continue
+                        change = Change(
+                            f"fuse the {group.operators} calls of {group.name} by torch.compile",
+                            *(before, f"{before}-fused", {step: group.count}, error),
+                        )
+                        now = item(before, group.name, group.plain())
+                        fused = item(change.after, group.name, functions)
+                        yield PlannedChange(change, [now, fused])
+                for call in most_energy(calls, measured, steps):
+                    if call.id not in turns:
+                        continue
+                    own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
+                    for found in changes_of(call, own, reads):
+                        change = Change(
+                            f"{call.operator}: {found.words}",
+                            *(call.id, f"{call.id}-{found.name}"),
+                            {step: n for step, n in call.in_graph.steps.items() if step in steps},
+                            found.error,
+                        )
+                        changed = item(change.after, call.operator, found.calls)
+                        yield PlannedChange(change, [changed])
+
         def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
             own = replace(turns[call.id], gaps=gaps)
@@ -288,9 +346,39 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
             gapped,
+            changes if ranks.count == 1 else None,
         )
 
     return plan
+
+
+def with_calls_of_host(function: Callable[[], object]) -> Callable[[], object]:
+    """Return a function whose graph has the calls that ``function`` makes without a graph."""
+
+    def as_from_host() -> object:
+        with told_of_capture(False):
+            return function()
+
+    return as_from_host
+
+
+def most_energy(
+    calls: Sequence[UniqueCall], measured: Mapping[str, Measurement], steps: Sequence[int]
+) -> list[UniqueCall]:
+    """Return the calls that take most energy of a step, as graphs, each once."""
+
+    def energy_mj(call: UniqueCall, step: int) -> float:
+        found = measured.get(call.id)
+        alone_mj = 0.0 if found is None else found.raw_energy_mj or 0.0
+        return call.in_graph.steps.get(step, 0) * alone_mj
+
+    found = {
+        call.id: call
+        for step in steps
+        for call in sorted(calls, key=lambda one: -energy_mj(one, step))[:_CHANGED]
+        if energy_mj(call, step) > 0
+    }
+    return list(found.values())
 
 
 @contextmanager
@@ -333,7 +421,7 @@ def _turns(
     plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
     of_graph = plain
     if only_in_graph:
-        with as_captured():
+        with told_of_capture(True):
             of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
     turns: dict[str, CallTurns] = {}
     missing = {}
@@ -410,7 +498,7 @@ def capture_step(
             if level == LAYERS:
                 hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
                 stack.callback(hook.remove)
-        with as_captured():
+        with told_of_capture(True):
             whole()
 
     def again(calls: Sequence[tuple[Any, Any]]) -> None:

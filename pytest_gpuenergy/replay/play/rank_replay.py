@@ -40,6 +40,7 @@ from pytest_gpuenergy.replay.account.account import (
     spaced_key,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_savings
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
@@ -113,6 +114,7 @@ class ReplayOptions:
         kernels: The ids of the unique calls or unique kernels to replay; empty for all.
         resume: Whether to keep what an earlier replay has measured.
         brief: Whether to measure everything for a shorter time, so that intervals are wider.
+        changes: Whether to measure changes that may save energy, too.
         power_log: The file for the card's power over time; None for no file.
         interval_s: The seconds over which a row of the power log is a mean; None for the card's
             own samples.
@@ -132,6 +134,7 @@ class ReplayOptions:
     kernels: Sequence[str] = ()
     resume: bool = False
     brief: bool = False
+    changes: bool = False
     power_log: Path | None = None
     interval_s: float | None = None
     html: Path | None = None
@@ -193,6 +196,7 @@ class RankReplay:
         shares = largest_shares(calls, steps)
         shares |= {step_key(step, level): _TINY_SHARE for step in steps for level in modules}
         accounts: list[Account] = []
+        changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
             with self.station.under(setpoint) as enforced:
@@ -208,6 +212,15 @@ class RankReplay:
                     settings = None if item.together else self._settings(shares.get(item.key, 1.0))
                     self._measure(harness, item, setpoint, enforced, settings)
                 idle_w = self._idle_w(plan)
+                planned = []
+                if self.options.changes and plan.changes is not None:
+                    settings = self._settings(_TINY_SHARE)
+                    for found in plan.changes(group):
+                        for item in found.items:
+                            self._measure(harness, item, setpoint, enforced, settings)
+                        planned.append(found.change)
+                    self.missing |= plan.missing
+                changes += change_savings(planned, group, setpoint.label)
             accounts += [
                 account_for_step(
                     *(step, level, whole, calls, group, idle_w),
@@ -226,6 +239,7 @@ class RankReplay:
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
+            changes=tuple(changes),
         )
         write_report(report, self.folder)
         return report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     gaps_key,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import Change
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
@@ -30,6 +31,19 @@ Cache = Literal["model", "hot", "cold"]
 ``model``: what it held in the model. ``hot``: the tensors of the call. ``cold``: none of them."""
 Repeat = Callable[[], AbstractContextManager[Repeater]]
 """Makes what launches a call, a step or a gap again and again."""
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """A change of what a model calls, with what has to be measured for it.
+
+    Attributes:
+        change: The change.
+        items: What is changed, and what of the present has not been measured otherwise.
+    """
+
+    change: Change
+    items: Sequence[Replayable]
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class ReplayPlan:
             available.
         source: The name of the program that was loaded; empty for recorded figures.
         gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
+        changes: Yields changes of what takes most energy, by what has been measured; None if that
+            is not available.
     """
 
     steps: Sequence[Replayable]
@@ -55,6 +71,7 @@ class ReplayPlan:
     gap: Replayable | None
     source: str = ""
     gapped_steps: Sequence[Replayable] = ()
+    changes: Callable[[Mapping[str, Measurement]], Iterator[PlannedChange]] | None = None
 
 
 Planner = Callable[
@@ -96,6 +113,10 @@ class ReplayWorkloads:
         return self._replayable(
             key, call.operator, repeat, call.is_exchange, gaps=gaps, turns=turns, **exchange
         )
+
+    def changed(self, key: str, label: str, repeat: Repeat, turns: int = 1) -> Replayable:
+        """Return what is changed, or what a change replaces, under a key of its own."""
+        return self._replayable(key, label, repeat, turns=turns)
 
     def gap(self, repeat: Repeat) -> Replayable:
         """Return a gap alone."""

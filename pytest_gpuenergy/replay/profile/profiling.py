@@ -48,10 +48,10 @@ from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.programs import (
     Prompt,
     TorchProgram,
-    as_captured,
     check_packages,
     is_export,
     is_function,
+    told_of_capture,
 )
 from pytest_gpuenergy.replay.profile_folder import (
     GRAPH_TRACE,
@@ -486,7 +486,7 @@ def _profile_graph(
     (folder / GRAPH_TRACE).unlink(missing_ok=True)
     recorder = CallRecorder(program.modules)
     try:
-        with as_captured(), recorder:
+        with told_of_capture(True), recorder:
             program.run(inputs, steps)
     except Exception:  # a function may raise anything
         return None
@@ -495,7 +495,7 @@ def _profile_graph(
     recorder = CallRecorder(program.modules)
     settle(device)
     with profiler_on(device) as profiler:
-        with as_captured(), recorder, record_function("run 0"):
+        with told_of_capture(True), recorder, record_function("run 0"):
             program.run(inputs, steps)
         settle(device)
     write_trace(profiler, folder / GRAPH_TRACE)

@@ -210,16 +210,16 @@ class GeneratingProgram(TorchProgram):
 
 
 @contextmanager
-def as_captured() -> Iterator[None]:
-    """Let programs make the calls that they make while a CUDA graph is captured.
+def told_of_capture(is_capturing: bool) -> Iterator[None]:
+    """Let programs make the calls that they make while a CUDA graph is captured, or those of a run.
 
-    They run as otherwise, but PyTorch tells them that a graph is captured: transformers, for
+    PyTorch tells them that a graph is captured, whether or not there is one: transformers, for
     example, then makes masks that it leaves out otherwise, since it must not look at values.
     """
     import torch
 
     def told() -> bool:
-        return True
+        return is_capturing
 
     places = (torch.cuda, torch.cuda.graphs)
     plain = [place.is_current_stream_capturing for place in places]
