@@ -219,7 +219,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
 @pytest.fixture
 def program() -> Any:
     """A program that calls a `Model`."""
-    from pytest_gpuenergy.replay.profile.programs import FunctionProgram
+    from pytest_gpuenergy.replay import FunctionProgram
 
     model, words = Model(), torch.arange(3)
     return FunctionProgram(name="tests:compute", function=lambda: model(words))
