@@ -6,6 +6,7 @@
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands
 //   A_ALONG, B_ALONG   1 if rows of C are along lines of A, and its columns along lines of B
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
+//   ROWS_STORED        whether threads store tiles that end with a group, where BOXED_C
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
@@ -146,7 +147,7 @@ __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place p
       written_for_async();
       __syncwarp();
       if (lane == 0) {
-        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, box);
+        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, matrix_of(place), box);
       }
     }
   }
@@ -172,7 +173,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
-  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2};
+  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2, 0, 0};
 }
 #endif
 
@@ -190,6 +191,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
+#if ROWS_STORED
+         , Element* __restrict__ C
+#endif
 #else
          Element* __restrict__ C
 #endif
@@ -262,11 +266,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
+#if BOXED_C && ROWS_STORED
+    // A box would overwrite rows of the next group.
+    if (place.end - place.row < TILE_M) {
+      store<false>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m, sums,
+                   end_at(place, BIAS, RESIDUAL));
+      continue;
+    }
+#endif
 #if BOXED_C
     store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
 #else
-    store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
-                          m, sums, end_at(place, BIAS, RESIDUAL));
+    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m,
+                          sums, end_at(place, BIAS, RESIDUAL));
 #endif
   }
 #if BOXED_C
