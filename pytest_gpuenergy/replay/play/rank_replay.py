@@ -35,10 +35,12 @@ from pytest_gpuenergy.replay.account.account import (
     account_for_step,
     is_held_back,
     links_key,
+    module_level,
     savings,
     spaced_key,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_savings
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
@@ -60,6 +62,8 @@ OTHERS_JSONL = "measurements-others.jsonl"
 
 _MINOR_SHARE = 0.05
 """The share of a step's GPU time below which a call is measured briefly."""
+_TINY_SHARE = 0.005
+"""The share of a step's GPU time below which a call is measured as shortly as possible."""
 _BRIEF = MeterSettings(
     warmup_s=0.6,
     warmup_max_s=0.6,
@@ -71,6 +75,16 @@ _BRIEF = MeterSettings(
     preheat_s=0.0,
 )
 """The settings for a minor call, whose error hardly counts in the sum: half the time of others."""
+_SHORT = dataclasses.replace(
+    _BRIEF,
+    warmup_s=0.3,
+    warmup_max_s=0.3,
+    min_trials=2,
+    min_measure_s=0.2,
+    max_measure_s=0.3,
+    relative_half_width=0.05,
+)
+"""The settings for a tiny call: half the time again."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
@@ -99,6 +113,8 @@ class ReplayOptions:
             takes.
         kernels: The ids of the unique calls or unique kernels to replay; empty for all.
         resume: Whether to keep what an earlier replay has measured.
+        brief: Whether to measure everything for a shorter time, so that intervals are wider.
+        changes: Whether to measure changes that may save energy, too.
         power_log: The file for the card's power over time; None for no file.
         interval_s: The seconds over which a row of the power log is a mean; None for the card's
             own samples.
@@ -117,6 +133,8 @@ class ReplayOptions:
     runs: int = 0
     kernels: Sequence[str] = ()
     resume: bool = False
+    brief: bool = False
+    changes: bool = False
     power_log: Path | None = None
     interval_s: float | None = None
     html: Path | None = None
@@ -159,7 +177,7 @@ class RankReplay:
         """Plan, measure, account for the energy, and write the report."""
         profile = read_profile(self.folder)
         steps = self.options.steps or profile.steps(self.options.step)
-        calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
+        calls = [call for call in read_calls(self.folder) if call.is_in(steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
@@ -173,8 +191,12 @@ class RankReplay:
         RunFolder(self.results).restart(run, self._all())
         cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
-        minor = minor_calls(calls, steps)
+        modules = [module_level(name) for name in profile.modules]
+        levels = (GRAPH, EAGER, LAYERS, *modules)
+        shares = largest_shares(calls, steps)
+        shares |= {step_key(step, level): _TINY_SHARE for step in steps for level in modules}
         accounts: list[Account] = []
+        changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
             with self.station.under(setpoint) as enforced:
@@ -182,17 +204,31 @@ class RankReplay:
                 # depends on the figures of both.
                 for item in chain(
                     plan.steps,
+                    plan.gapped_steps,
                     plan.calls,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    is_brief = item.key in minor and not item.together
-                    self._measure(harness, item, setpoint, enforced, is_brief=is_brief)
+                    settings = None if item.together else self._settings(shares.get(item.key, 1.0))
+                    self._measure(harness, item, setpoint, enforced, settings)
                 idle_w = self._idle_w(plan)
+                planned = []
+                if self.options.changes and plan.changes is not None:
+                    settings = self._settings(_TINY_SHARE)
+                    for found in plan.changes(group):
+                        for item in found.items:
+                            self._measure(harness, item, setpoint, enforced, settings)
+                        planned.append(found.change)
+                    self.missing |= plan.missing
+                changes += change_savings(planned, group, setpoint.label)
             accounts += [
-                account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
+                account_for_step(
+                    *(step, level, whole, calls, group, idle_w),
+                    profile.tokens(step),
+                    profile.modules,
+                )
                 for step in steps
-                for level in (GRAPH, EAGER, LAYERS)
+                for level in levels
                 if (whole := group.get(step_key(step, level))) is not None and whole.measured
             ]
         report = ReplayReport(
@@ -203,6 +239,7 @@ class RankReplay:
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
+            changes=tuple(changes),
         )
         write_report(report, self.folder)
         return report
@@ -301,8 +338,7 @@ class RankReplay:
         what: Replayable,
         setpoint: Setpoint,
         enforced: Setpoint,
-        *,
-        is_brief: bool,
+        settings: MeterSettings | None,
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
         is_measured = what.key in group
@@ -310,14 +346,13 @@ class RankReplay:
             return
         profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
-        brief = dataclasses.replace(_BRIEF, min_launches=self.options.runs)
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
                 Subject(f"{profile}::{name}", what.label, setpoint, enforced),
                 "replay",
-                settings=brief if is_brief else None,
+                settings=settings,
             )
         except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
@@ -341,6 +376,12 @@ class RankReplay:
             f"{name}: {found.time_ms * 1e3:.4g} µs, {found.raw_energy_mj:.4g} mJ"
             f"{emulated_mark(self.station.device.emulated)}"
         )
+
+    def _settings(self, share: float) -> MeterSettings | None:
+        """Return how to measure what has this share of a step; None for the meter's settings."""
+        tiers = (None, _BRIEF, _SHORT, _SHORT)
+        tier = tiers[self.options.brief + (share < _MINOR_SHARE) + (share < _TINY_SHARE)]
+        return tier and dataclasses.replace(tier, min_launches=self.options.runs)
 
     def _idle_w(self, plan: ReplayPlan) -> float:
         """Measure the card's power directly after a load, with its contexts and clocks of then."""
@@ -366,20 +407,18 @@ class RankReplay:
             yield from savings(step, calls, self.measurements, self.reference.label)
 
 
-def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:
-    """Return the ids of the calls that take little of the GPU time of each step."""
+def largest_shares(calls: Sequence[UniqueCall], steps: Sequence[int]) -> dict[str, float]:
+    """Return, by the id of each call, its largest share of the GPU time of a step."""
 
     def time_us(call: UniqueCall, step: int) -> float:
-        return call.steps.get(step, 0) * call.call_us
+        return max(call.steps.get(step, 0), call.in_graph.steps.get(step, 0)) * call.call_us
 
     total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
     return {
-        call.id
-        for call in calls
-        if all(
-            time_us(call, step) < _MINOR_SHARE * total_us[step]
-            for step in call.steps.keys() & total_us
+        call.id: max(
+            time_us(call, step) / total_us[step] if total_us[step] else 0.0 for step in steps
         )
+        for call in calls
     }
 
 
@@ -392,7 +431,7 @@ def spaced_calls(
         alone = measured.get(call.id)
         if call.is_exchange or alone is None or alone.time_ms is None:
             continue
-        wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+        wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
         if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
             gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
             found.append(plan.spaced(call, gaps, spaced_key(call.id)))
