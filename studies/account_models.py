@@ -60,7 +60,9 @@ def main() -> int:
         for number, words in enumerate(commands):
             began_s = time.monotonic()
             if "decode" in words:
-                words = [",".join(decode_calls(run)) if word == "decode" else word for word in words]
+                words = [
+                    ",".join(decode_calls(run)) if word == "decode" else word for word in words
+                ]
             text = options.keep / f"{options.prefix}{name}-{number}-{words[0]}.txt"
             with text.open("w") as file, redirect_stdout(file), redirect_stderr(file):
                 status = gpuenergy(list(words))
