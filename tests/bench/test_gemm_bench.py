@@ -57,6 +57,8 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder):
         "40x24x16_nt_bfloat16",
         "8x8x8_nn_lda16_ldb16",
         "8x8x8_tn_tf32_ldc9_sparse0.25",
+        "b32_40x24x16_nn_bfloat16",
+        "g6.0.3_9x24x16_tn_bias",
     ],
 )
 def test_an_id_in_a_report_can_be_run_without_its_sizes(folder, product):
