@@ -32,6 +32,8 @@ from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode, 
 
 _PRESENT_S = 0.3
 """The time in a heat-up over which the present temperature is averaged."""
+_STEADY_S = 1.0
+"""The time after which a heat-up shows whether the power is steady."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
@@ -224,8 +226,10 @@ class EnergyMeter:
         edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = _stride(source)
-        # If the source had to be probed first, the card was under load for longer.
-        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
+        # If the source had to be probed first, the load lasted longer. Whether the power
+        # is steady shows after a second, for which a short warm-up does not wait.
+        least_s = min(_STEADY_S, settings.warmup_max_s)
+        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + least_s)
         steady = preheated = False
         while not (steady and preheated):
             edges.append(source.next_edge(stride))
