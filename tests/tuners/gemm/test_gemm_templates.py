@@ -268,7 +268,12 @@ def test_it_computes_batches_and_groups(device, name):
     [
         # Rows beyond the end of a group are those of the next one.
         ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
-        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M", "bool boxed = true"),
+        (
+            "wgmma-groups",
+            "wait_for_boxes<0>();  // the latest",
+            "wait_for_boxes<1>();  // the latest",
+        ),
         ("simt-batch", "B + place.product *", "B + 0 *"),
         ("skinny-groups", "place.row + row >= place.end", "place.row + row >= M"),
         ("skinny-batch-unaligned", "(z * HEIGHT + y + line)", "(y + line)"),
@@ -281,7 +286,7 @@ def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right
     kernel = chosen.kernel(gemm)
     assert kernel.source.count(right) == 1
     broken = replace(kernel, source=kernel.source.replace(right, wrong))
-    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|written"):
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|fence"):
         verify_on_device(device, broken, gemm)
 
 
