@@ -80,7 +80,8 @@ def _bind_cuda(
     module.load_file(str(binary.path))
     functions = [module.get_function(binary.symbols[launch.entry]) for launch in kernel.launches]
     for function, launch in zip(functions, kernel.launches, strict=True):
-        if launch.shared_bytes > 48 * 1024:
+        # Without this, static and dynamic shared memory together are limited to 48 KiB.
+        if launch.shared_bytes:
             attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
     # The driver then refuses a launch of more blocks than the card can hold at once.

@@ -34,18 +34,17 @@ _ALIGNMENT_BYTES = 1024
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
-_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.15, 32: 1.5}
-"""What a byte costs in lines of so many bytes, about: shorter ones need more copies, and rows of
-shared memory that several of them share."""
+_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
+"""What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
+for a shorter line."""
 _UNROLLED_SHARE = 0.8
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
 _PACKING_THREADS = 256
-_MOST_TURNED_TAPS = 64
-"""The most elements of a window of which pack.cu turns 64 channels at a time, instead of 32."""
-_MOST_PACKED_TAPS = 256
-"""The most of which it has room for 32 channels."""
+_TURNED_CHANNELS: Mapping[int, int] = {16: 256, 32: 128, 64: 64, 256: 32}
+"""The channels of which pack.cu turns windows of up to so many elements at a time."""
+_MOST_PACKED_TAPS = max(_TURNED_CHANNELS)
 _MOST_PACKED_ELEMENTS = (1 << 31) - _PACKING_THREADS
 """The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
@@ -99,9 +98,10 @@ _FIRST_CYCLES = 4250
 """The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
 """The cycles in which a cluster begins together and adds its sums, and more for each block."""
-_PACKING_CYCLES, _PACKED_BYTES_PER_CYCLE = 3500, 20
+_PACKING_CYCLES, _PACKED_PER_CYCLE = 3900, 5
 """The approximate cycles of a launch that packs, besides those in which it reads and writes, and
-the bytes of a multiprocessor for these. They were not measured."""
+the elements of a multiprocessor that it reads or writes in a cycle then: from the times of 133
+such launches on an H200."""
 _CLUSTER_MULTIPROCESSORS = 16
 """The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
 
@@ -369,6 +369,10 @@ class ImplicitParameters(WindowParameters):
         rest = weights / _PIECE_BYTES if split else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
         copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        if self.boxed:  # a short line takes as long as one of 128 bytes
+            pixels, weights = (
+                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, self.tile_c)
+            )
         loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
@@ -393,10 +397,11 @@ class ImplicitParameters(WindowParameters):
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
             s = conv.shape
-            moved = 2 * conv.element_bytes * self._channels(conv)
-            columns = s.OW if self.unrolled else s.W
-            moved *= s.N * s.H * columns + s.CO * s.KH * self._columns(conv)
-            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_BYTES_PER_CYCLE)
+            rows = s.N * s.H * (s.OW if self.unrolled else s.W)
+            if self._packs_weights(conv):
+                rows += s.CO * s.KH * self._columns(conv)
+            moved = 2 * self._channels(conv) * rows
+            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_PER_CYCLE)
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -453,9 +458,15 @@ class ImplicitParameters(WindowParameters):
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
 
+    def _packs_weights(self, conv: Conv2d) -> bool:
+        """Return whether the weights are packed: as they come, they may have channels last."""
+        s = conv.shape
+        return s.KH * s.KW > 1 or self._channels(conv) > s.CI
+
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
+        deep = next((n for most, n in _TURNED_CHANNELS.items() if taps <= most), 1)
         plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
         if self.unrolled:
             pieces = padded * conv.element_bytes // _PIECE_BYTES
@@ -466,21 +477,19 @@ class ImplicitParameters(WindowParameters):
                 -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
             ]
         else:
-            deep = 32 if taps > _MOST_TURNED_TAPS else 64
             blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
-        tensors = ("data", "weight", "packed_data", "packed_weight")
+        shapes = {"packed_data": (s.N, s.H, columns, padded)}
+        if self._packs_weights(conv):
+            shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)
+        packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
+        inputs = ("data", "weight")[: len(packed)]
+        grid = (sum(blocks[: len(packed)]), 1, 1)
         return (
-            Launch("pack", (sum(blocks), 1, 1), (_PACKING_THREADS, 1, 1), tensors),
-            [
-                Tensor("packed_data", (s.N, s.H, columns, padded), conv.dtype, "workspace"),
-                Tensor(
-                    "packed_weight",
-                    (s.CO, s.KH, self._columns(conv), padded),
-                    conv.dtype,
-                    "workspace",
-                ),
-            ],
+            Launch("pack", grid, (_PACKING_THREADS, 1, 1), (*inputs, *shapes)),
+            packed,
             {
+                "PACKS_WEIGHTS": len(packed) > 1,
+                "PACK_DEEP": deep,
                 "FROM_NHWC": conv.layout == "nhwc",
                 "UNROLLED": self.unrolled,
                 "PACK_COLUMNS": s.W,
@@ -507,6 +516,7 @@ class ImplicitParameters(WindowParameters):
         if self.unrolled:
             columns, walk = s.OW, Im2col((0, -s.padding), (0, height), (1, s.strides))
         prefix = "packed_" if self.packed else ""
+        weights = f"{prefix}weight" if self._packs_weights(conv) else "weight"
         of_data = TensorMap(
             "data_map",
             f"{prefix}data",
@@ -519,7 +529,7 @@ class ImplicitParameters(WindowParameters):
         )
         of_weight = TensorMap(
             "weight_map",
-            f"{prefix}weight",
+            weights,
             conv.dtype,
             (channels, taps, s.CO),
             (size * channels, size * channels * taps),
@@ -597,11 +607,10 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     if not box_bytes:
         plain = packed
     ways = [way for way in (plain,) if _box_bytes(conv, way)]
-    for way in tuple(ways):
+    for place, way in enumerate(ways):
         best = _best_line(_channels(conv, way) * conv.element_bytes)
-        wide = replace(way, line=best)
-        if best > _box_bytes(conv, way) and _box_bytes(conv, wide):
-            ways.append(wide)
+        if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
+            ways[place] = replace(way, line=best)
     if conv.shape.KW > 1 and _box_bytes(conv, unrolled):
         others = [_cost_of_lines(conv, way) for way in ways]
         if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):

@@ -220,7 +220,8 @@ def test_a_number_is_passed_by_value_as_its_bits(dtype, passed):
     assert type(calls[0][1]) is type(passed)
 
 
-def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
+@pytest.mark.parametrize("nbytes", [1 << 10, 48 << 10, 96 << 10])
+def test_dynamic_shared_memory_and_a_barrier_of_the_grid_are_asked_for(nbytes):
     asked: list[Any] = []
 
     class Function:
@@ -237,12 +238,12 @@ def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
     function = SimpleNamespace(Module=lambda: module)
     cupy = SimpleNamespace(cuda=SimpleNamespace(function=function, driver=driver))
     text = "__global__ void k(float* x) { cooperative_groups::this_grid().sync(); }"
-    kernel = Kernel(text, (Launch("k", (2, 1, 1), (1, 1, 1), ("x",), 96 << 10),))
+    kernel = Kernel(text, (Launch("k", (2, 1, 1), (1, 1, 1), ("x",), nbytes),))
     binary = Binary(Path("k.cubin"), {"k": "k"})
     for launch in binders.bind(cupy, Job.of(kernel, SCALE), binary, [{"x": "1"}, {"x": "2"}]):
         launch()
-    launched = {"shared_mem": 96 << 10, "enable_cooperative_groups": True}
-    assert asked == ["k.cubin", (7, 8, 96 << 10), launched, launched]
+    launched = {"shared_mem": nbytes, "enable_cooperative_groups": True}
+    assert asked == ["k.cubin", (7, 8, nbytes), launched, launched]
 
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
