@@ -102,8 +102,9 @@ _PACKING_CYCLES, _PACKED_PER_CYCLE = 3900, 5
 """The approximate cycles of a launch that packs, besides those in which it reads and writes, and
 the elements of a multiprocessor that it reads or writes in a cycle then: from the times of 133
 such launches on an H200."""
-_CLUSTER_MULTIPROCESSORS = 16
-"""The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
+_CLUSTERED_SHARE = 0.9
+"""The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
+once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,9 +341,10 @@ class ImplicitParameters(WindowParameters):
 
     def _at_once(self, card: CardResources) -> int:
         """Return how many blocks, or clusters of them, a card holds at once."""
-        groups, rest = divmod(card.multiprocessors, _CLUSTER_MULTIPROCESSORS)
-        each = groups * (_CLUSTER_MULTIPROCESSORS // self.splits) + rest // self.splits
-        return max(1, each * self.per_multiprocessor)
+        if self.splits <= 2:  # multiprocessors come in pairs
+            return card.multiprocessors // self.splits * self.per_multiprocessor
+        clusters = math.floor(_CLUSTERED_SHARE * card.multiprocessors / self.splits)
+        return max(1, clusters * self.per_multiprocessor)
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
