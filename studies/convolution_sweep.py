@@ -7,7 +7,7 @@ tuned for) is computed in each mode and layout by some kernels of the templates:
 the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
 conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
 first a short window for each kernel, then the best two beside cuDNN in turns, five windows each, of
-which the median is stored. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both layouts. In
+which the median is stored; the error of these is taken again at the end. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both layouts. In
 bfloat16, only the tiles that were best in float16 are tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
@@ -23,7 +23,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from pytest_gpuenergy.devices.cuda.binders import bind
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.kernels import Job, Kernel
-from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import TEMPLATES
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, network
@@ -45,10 +45,12 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 and of an H200."""
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
-_KERNELS_OF_A_WAY = {1: 8, 2: 5}
+_KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 5
-_HEATING_S = 0.25
+_HEATING_S = 0.2
+_ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
+"""The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
 
 
@@ -101,6 +103,7 @@ def offered(conv: Conv2d) -> list[Any]:
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
         chosen += list(tiles.values())[:most]
+        chosen += [replace(one, early=False) for one in chosen[-most:][:1] if way[2]]
     return chosen
 
 
@@ -113,6 +116,19 @@ def packing_of(conv: Conv2d) -> Kernel | None:
     return None
 
 
+def earlier_best(paths: Sequence[Path]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Return the kernels that were the best in trials, by mode, layout and layer."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for path in paths:
+        stored = json.loads(gzip.decompress(path.read_bytes()))
+        for row in stored["rows"]:
+            if "template" in row and "final_us" in row:
+                suffix = Conv2d.of("c", *_ANY).varied(mode=row["mode"], layout=row["layout"]).suffix
+                key = (row["mode"], row["layout"], row["name"].removesuffix(suffix))
+                found.setdefault(key, []).append(row)
+    return found
+
+
 @dataclass
 class Sweep:
     """The trials of all convolutions.
@@ -122,6 +138,8 @@ class Sweep:
         modes: the modes.
         pools: the compilers.
         seconds: how long the energy of each finalist is measured; 0 for not at all.
+        earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
+        late: whether no launch begins early.
         rows: what was measured: kernels, and finalists beside cuDNN.
         compiled: the machine code of kernels.
         best: the best parameters of each convolution in float16, by its layout and shape.
@@ -131,6 +149,8 @@ class Sweep:
     modes: Sequence[str]
     pools: CompilerPools
     seconds: float
+    earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    late: bool = False
     rows: list[dict[str, Any]] = field(default_factory=list)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
     best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
@@ -138,9 +158,17 @@ class Sweep:
     def candidates(self, conv: Conv2d) -> list[tuple[Any, Kernel]]:
         """Return parameters and their kernels."""
         some = self.best.get((conv.layout, conv.shape)) if conv.mode == "bfloat16" else None
+        name = conv.name.removesuffix(conv.suffix)
+        again = self.earlier.get((conv.mode, conv.layout, name), [])
+        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
+        tried += offered(conv) if some is None else some
+        if self.late:
+            tried = [
+                replace(one, early=False) if one.numbers.get("early") else one for one in tried
+            ]
         found = []
-        for one in offered(conv) if some is None else some:
-            with suppress(Exception):
+        for one in dict.fromkeys(tried):
+            with suppress(InputError):
                 found.append((one, one.kernel(conv)))
         return found
 
@@ -402,7 +430,7 @@ def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
             own.append(card.seconds(one.graph, replays) / replays / one.launches)
     for one, own in zip(some, times, strict=True):
         one.row["final_us"] = round(statistics.median(own) * 1e6, 3)
-        if sweep.seconds and one.row.get("first"):
+        if sweep.seconds and one.row.get("first") and one.row["mode"] != "bfloat16":
             drawn = card.power(one.graph, one.seconds, sweep.seconds)
             one.row["steady_us"] = us = round(drawn.pop("graph_us") / one.launches, 4)
             one.row.update(drawn)
@@ -471,6 +499,10 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             if mode in ("tf32", "float16") and layout == "nchw":
                 row["converted_us"] = converted_us(card, tensors)
         finals(card, sweep, some)
+        for one in some:  # also right after many launches
+            if "template" in one.row:
+                (conv,) = (c for c in convs if c.layout == one.row["layout"])
+                one.row["last_error"] = tensors.error(conv, one.parts[1])
         sweep.store(**about)
         del some, tensors
         torch.cuda.empty_cache()
@@ -485,16 +517,26 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="only compile")
     parser.add_argument("--seconds", type=float, default=0.0, help="measure energy for so long")
     parser.add_argument("--modes", default=",".join(MODES), help="default: %(default)s")
-    parser.add_argument("--layers", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--layers", default="", help="how names begin, with commas; default: all")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="earlier trials")
+    parser.add_argument("--late", action="store_true", help="no launch begins early")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
     begin = time.monotonic()
     layers = swept_layers()
     if options.layers:
-        layers = [conv for conv in layers if conv.name in options.layers.split(",")]
+        names = tuple(options.layers.split(","))
+        layers = [conv for conv in layers if conv.name.startswith(names)]
     pools = CompilerPools("sm_90")
-    sweep = Sweep(options.trials, options.modes.split(","), pools, options.seconds)
+    sweep = Sweep(
+        options.trials,
+        options.modes.split(","),
+        pools,
+        options.seconds,
+        earlier_best(options.again),
+        options.late,
+    )
     try:
         sweep.compile(layers)
         if options.compile:

@@ -12,6 +12,7 @@
 //                      DILATION, OW, H and KH of windows.cu)
 //   PACK_DATA_BLOCKS   blocks that pack the input; the others pack the weights
 //   PACKS_WEIGHTS      whether there are others: weights of a single tap have channels last as they come
+//   EARLY              whether the launch of the convolution begins while this one ends
 //   PACK_DEEP          channels of weights that a block turns
 
 constexpr int PACK_THREADS = 256;
@@ -121,6 +122,9 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
          Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
 #else
     pack(const Element* __restrict__ data, Element* __restrict__ packed_data) {
+#endif
+#if EARLY
+  asm volatile("griddepcontrol.launch_dependents;");  // blocks of the convolution may begin
 #endif
   int block = blockIdx.x;
 #if UNROLLED

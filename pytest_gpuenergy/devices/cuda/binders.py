@@ -20,6 +20,7 @@ from pytest_gpuenergy.devices.cuda.cublaslt import (
     offered_algorithms,
 )
 from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
+from pytest_gpuenergy.devices.cuda.driver import launch_early
 from pytest_gpuenergy.kernels import (
     CudaProgram,
     Job,
@@ -102,6 +103,12 @@ def _bind_cuda(
         def enqueue() -> None:
             for function, launch, arguments in plan:
                 shared_bytes = launch.shared_bytes
+                if launch.early:
+                    stream = cupy.cuda.get_current_stream().ptr
+                    launch_early(
+                        function.ptr, launch.grid, launch.block, shared_bytes, stream, arguments
+                    )
+                    continue
                 function(launch.grid, launch.block, arguments, shared_mem=shared_bytes, **options)
 
         return enqueue

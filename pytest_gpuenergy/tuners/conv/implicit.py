@@ -102,6 +102,8 @@ _PACKING_CYCLES, _PACKED_PER_CYCLE = 3900, 5
 """The approximate cycles of a launch that packs, besides those in which it reads and writes, and
 the elements of a multiprocessor that it reads or writes in a cycle then: from the times of 133
 such launches on an H200."""
+_EARLY_PACKING_CYCLES = 2000
+"""The same if the launch of the convolution begins early; a guess."""
 _CLUSTERED_SHARE = 0.9
 """The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
 once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
@@ -124,12 +126,13 @@ class ImplicitParameters(WindowParameters):
             in whole pieces, so that they can be boxed.
         unrolled: whether it writes each row of each pixel's window, with all channels, one after
             the other. Where there are few channels, lines are better filled.
+        early: whether the launch of the convolution begins while the one that packs ends.
         line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
             What exceeds the channels is zero.
     """
 
     template: ClassVar[str] = "implicit"
-    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "line": 0}
+    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "early": 0, "line": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -144,6 +147,7 @@ class ImplicitParameters(WindowParameters):
     deep: int = 1
     packed: bool = False
     unrolled: bool = False
+    early: bool = False
     line: int = 0
 
     def __post_init__(self) -> None:
@@ -174,6 +178,8 @@ class ImplicitParameters(WindowParameters):
             raise InputError(f"The template {self.template} packs only what is boxed.")
         if self.unrolled and not self.packed:
             raise InputError(f"The template {self.template} unrolls windows where it packs.")
+        if self.early and not self.packed:
+            raise InputError(f"The template {self.template} begins early where it packs.")
         if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
             raise InputError(
                 f"The template {self.template} has lines of 32, 64 or 128 bytes in boxes, not of "
@@ -208,6 +214,7 @@ class ImplicitParameters(WindowParameters):
                 splits=splits,
                 per_multiprocessor=resident,
                 deep=deep,
+                early=way.packed,
                 **way.options,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
@@ -403,7 +410,8 @@ class ImplicitParameters(WindowParameters):
             if self._packs_weights(conv):
                 rows += s.CO * s.KH * self._columns(conv)
             moved = 2 * self._channels(conv) * rows
-            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_PER_CYCLE)
+            total += _EARLY_PACKING_CYCLES if self.early else _PACKING_CYCLES
+            total += moved / (card.multiprocessors * _PACKED_PER_CYCLE)
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -438,6 +446,7 @@ class ImplicitParameters(WindowParameters):
                 "output",
             ),
             self.dynamic_bytes(conv),
+            early=self.early,
         )
         if self.boxed:
             how: tuple[str, ...] = ("lines", "described", "boxed")
@@ -562,6 +571,7 @@ class ImplicitParameters(WindowParameters):
             **self._copying(conv),
             "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
+            "EARLY": self.early,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
             "RESIDENT": self.per_multiprocessor,
