@@ -7,8 +7,8 @@ tuned for) is computed in each mode and layout by some kernels of the templates:
 the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
 conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
 first a short window for each kernel, then the best two beside cuDNN in turns, five windows each, of
-which the median is stored; the error of these is taken again at the end. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both layouts. In
-bfloat16, only the tiles that were best in float16 are tried.
+which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d with
+`cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
 best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
