@@ -6,9 +6,10 @@ Each convolution (case1 to case7, layers of ResNet and YOLO, and twelve drawn on
 tuned for) is computed in each mode and layout by some kernels of the templates: the first ones of
 the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
 conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
-first a short window for each kernel, then the best two beside cuDNN in turns, five windows each, of
-which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d with
-`cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are tried.
+first a short window for each kernel, then the best two beside cuDNN in turns, three windows each,
+of which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d
+with `cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are
+tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
 best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
@@ -47,8 +48,8 @@ MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
-_WINDOW_S, _ROUNDS = 0.002, 5
-_HEATING_S = 0.2
+_WINDOW_S, _ROUNDS = 0.002, 3
+_HEATING_S = 0.15
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
@@ -84,8 +85,13 @@ def swept_layers() -> list[Conv2d]:
 
 
 @functools.cache
-def offered(conv: Conv2d) -> list[Any]:
-    """Return parameters worth a trial: the first of each way to copy, with different tiles."""
+def offered(conv: Conv2d, few: int = 0) -> list[Any]:
+    """Return parameters worth a trial: the first of each way to copy, with different tiles.
+
+    Args:
+        conv: the convolution.
+        few: so many of each way of `implicit`, and none of `implicit_mma`; 0 for more.
+    """
     ways: dict[tuple[object, ...], list[Any]] = {}
     for kind in TEMPLATES.values():
         if kind.computes(conv) and kind.suits(CARD):
@@ -102,14 +108,17 @@ def offered(conv: Conv2d) -> list[Any]:
         tiles: dict[tuple[object, ...], Any] = {}
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
+        if few:
+            most = few if way[0] == "implicit" else 0
         chosen += list(tiles.values())[:most]
-        chosen += [replace(one, early=False) for one in chosen[-most:][:1] if way[2]]
+        if way[2] and tiles:
+            chosen.append(replace(next(iter(tiles.values())), early=False))
     return chosen
 
 
-def packing_of(conv: Conv2d) -> Kernel | None:
+def packing_of(conv: Conv2d, few: int) -> Kernel | None:
     """Return the launch alone that packs for a convolution; None if no kernel has one."""
-    for one in offered(conv):
+    for one in offered(conv, few):
         if one.numbers.get("packed"):
             kernel = one.kernel(conv)
             return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
@@ -140,6 +149,8 @@ class Sweep:
         seconds: how long the energy of each finalist is measured; 0 for not at all.
         earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
         late: whether no launch begins early.
+        light: how names of layers begin whose energy is not measured.
+        few: how many kernels of each way to copy are tried; 0 for more.
         rows: what was measured: kernels, and finalists beside cuDNN.
         compiled: the machine code of kernels.
         best: the best parameters of each convolution in float16, by its layout and shape.
@@ -151,6 +162,8 @@ class Sweep:
     seconds: float
     earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     late: bool = False
+    few: int = 0
+    light: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
     best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
@@ -161,7 +174,7 @@ class Sweep:
         name = conv.name.removesuffix(conv.suffix)
         again = self.earlier.get((conv.mode, conv.layout, name), [])
         tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
-        tried += offered(conv) if some is None else some
+        tried += offered(conv, self.few) if some is None else some
         if self.late:
             tried = [
                 replace(one, early=False) if one.numbers.get("early") else one for one in tried
@@ -185,7 +198,7 @@ class Sweep:
             for conv in convs if mode != "bfloat16" or "float16" not in self.modes else ():
                 for _, kernel in self.candidates(conv):
                     self.submit(kernel)
-                if (packing := packing_of(conv)) is not None:
+                if (packing := packing_of(conv, self.few)) is not None:
                     self.submit(packing)
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
@@ -421,8 +434,12 @@ def trials_of(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> list[
     return found
 
 
-def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
-    """Time finalists in turns, and store the medians; then the energy of the best ones."""
+def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
+    """Time finalists in turns, and store the medians; then the energy of some.
+
+    These are the best kernel of each layout and the better of cuDNN's in 3xtf32, and both in NHWC
+    in other modes.
+    """
     times: list[list[float]] = [[] for _ in some]
     for _ in range(_ROUNDS):
         for one, own in zip(some, times, strict=True):
@@ -430,8 +447,15 @@ def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
             own.append(card.seconds(one.graph, replays) / replays / one.launches)
     for one, own in zip(some, times, strict=True):
         one.row["final_us"] = round(statistics.median(own) * 1e6, 3)
-        if sweep.seconds and one.row.get("first") and one.row["mode"] != "bfloat16":
-            drawn = card.power(one.graph, one.seconds, sweep.seconds)
+    best = min(
+        (one for one in some if one.row.get("cudnn")), key=lambda one: float(one.row["final_us"])
+    )
+    for one in some:
+        chosen = one.row["layout"] == "nhwc"
+        if one.row["mode"] == "3xtf32":
+            chosen = one is best or "template" in one.row
+        if seconds and chosen and one.row.get("first"):
+            drawn = card.power(one.graph, one.seconds, seconds)
             one.row["steady_us"] = us = round(drawn.pop("graph_us") / one.launches, 4)
             one.row.update(drawn)
             one.row["mj"] = round(drawn["watts"] * us / 1000, 4)
@@ -439,7 +463,7 @@ def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
 
 def packing_us(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> float | None:
     """Return the time of the launch that packs, alone; None if no kernel has one."""
-    packing = packing_of(conv)
+    packing = packing_of(conv, sweep.few)
     if packing is None:
         return None
     binary = sweep.submit(packing).result()
@@ -498,7 +522,8 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             some.append(timed(card, tensors.cudnn(layout), row, tensors))
             if mode in ("tf32", "float16") and layout == "nchw":
                 row["converted_us"] = converted_us(card, tensors)
-        finals(card, sweep, some)
+        has_energy = mode != "bfloat16" and not layer.name.startswith(tuple(sweep.light))
+        finals(card, some, sweep.seconds if has_energy else 0.0)
         for one in some:  # also right after many launches
             if "template" in one.row:
                 (conv,) = (c for c in convs if c.layout == one.row["layout"])
@@ -520,14 +545,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", default="", help="how names begin, with commas; default: all")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="earlier trials")
     parser.add_argument("--late", action="store_true", help="no launch begins early")
+    parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
+    parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
     begin = time.monotonic()
     layers = swept_layers()
     if options.layers:
-        names = tuple(options.layers.split(","))
-        layers = [conv for conv in layers if conv.name.startswith(names)]
+        names = options.layers.split(",")
+        layers = [conv for name in names for conv in layers if conv.name.startswith(name)]
     pools = CompilerPools("sm_90")
     sweep = Sweep(
         options.trials,
@@ -536,6 +563,8 @@ def main(words: Sequence[str] | None = None) -> None:
         options.seconds,
         earlier_best(options.again),
         options.late,
+        options.few,
+        options.without_energy.split(","),
     )
     try:
         sweep.compile(layers)

@@ -153,7 +153,7 @@ def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(device, monkeypatch, sour
     assert fault.value.outcome == outcome
 
 
-@pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA"}), ("sums", set())])
+@pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA.F32.TF32"}), ("sums", set())])
 @pytest.mark.parametrize("autotuned", [False, True])
 def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
     device, monkeypatch, symbol, found, autotuned
