@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean, median, stdev
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from pytest_gpuenergy.report import draw, markdown_table
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import TEMPLATES
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, network
 
 GROUPS = {"cases": ("case",), "ResNet and YOLO": ("resnet", "yolo"), "drawn": ("drawn",)}
 """The beginnings of the names of layers in a group."""
@@ -129,8 +129,8 @@ def _has(layer: Layer, figure: str) -> bool:
 
 def _layers_of(stored: dict[str, Any]) -> dict[tuple[str, str, str], Layer]:
     found: dict[tuple[str, str, str], Layer] = {}
-    about = {name: part for name, part in stored.items() if name != "rows"}
     rows = [row for row in stored["rows"] if "missed" not in row]
+    about = {name: part for name, part in stored.items() if name != "rows"}
     for row in rows:
         if "template" in row and "us" in row:
             conv = _conv_of(row, about)
@@ -250,6 +250,61 @@ def regret_table(layers: Sequence[Layer]) -> str:
     )
 
 
+def network_table(layers: Sequence[Layer]) -> str:
+    """Return what the bundled layers of ResNet-50 cost in each mode, as a Markdown table.
+
+    Layers of equal sizes were measured once. An interval of a sum is 1.96 standard errors, from the
+    power in the parts of each window, which are taken as independent.
+    """
+    times = OCCURRENCES["resnet50"]
+    wanted = {conv.shape: times[conv.name] for conv in network("resnet")}
+    sums: dict[tuple[str, str, str], list[tuple[int, dict[str, Any]]]] = {}
+    for layer in layers:
+        if (count := wanted.get(layer.conv.shape)) is None:
+            continue
+        rows = [("template", layer.conv.layout, layer.kernels[0])]
+        rows += [("cuDNN", at, row) for at, row in layer.cudnn.items() if at == layer.conv.layout]
+        for contender, layout, row in rows:
+            mode = layer.conv.mode
+            if contender == "cuDNN" and mode == "3xtf32":
+                mode = "float32"
+            sums.setdefault((mode, layout, contender), []).append((count, row))
+    # In float32, the energy of cuDNN was measured in its better layout, layer by layer.
+    better = [min(pair, key=lambda one: _figure_of(one[1], "us")) for pair in _pairs(sums)]
+    if better:
+        for layout in CONV_LAYOUTS:
+            sums.pop(("float32", layout, "cuDNN"), None)
+        sums["float32", "better of both", "cuDNN"] = better
+    costs = {key: _cost(rows) for key, rows in sums.items() if len(rows) == len(wanted)}
+    peer = costs.get(("float32", "better of both", "cuDNN"), (math.nan,) * 3)
+    rows = []
+    for (mode, layout, contender), (us, mj, half) in costs.items():
+        joules = "" if math.isnan(mj) else f"{mj:.2f} ±{half / mj:.1%}"
+        ratios = [_ratio(us / peer[0]), _ratio(mj / peer[1])]
+        rows.append([f"`{mode}`", layout, contender, f"{us:.0f}", joules, *ratios])
+    header = ("mode", "layout", "contender", "time (µs)", "energy (mJ)")
+    return markdown_table((*header, "time / cuDNN float32", "energy / cuDNN float32"), rows)
+
+
+def _pairs(sums: dict[Any, Any]) -> Iterator[tuple[tuple[int, dict[str, Any]], ...]]:
+    """Yield what cuDNN takes for each layer in float32, in all layouts."""
+    both = [sums.get(("float32", layout, "cuDNN"), []) for layout in CONV_LAYOUTS]
+    yield from zip(*both, strict=True)
+
+
+def _cost(rows: Sequence[tuple[int, dict[str, Any]]]) -> tuple[float, float, float]:
+    """Return the time in µs, the energy in mJ, and half the width of its interval."""
+    us = sum(count * _figure_of(row, "us") for count, row in rows)
+    mj = sum(count * _figure_of(row, "mj") for count, row in rows)
+    variance = 0.0
+    for count, row in rows:
+        parts = row.get("watts_of_parts", [])
+        if len(parts) > 1:
+            error = stdev(parts) / math.sqrt(len(parts)) / row["watts"]
+            variance += (count * row["mj"] * error) ** 2
+    return us, mj, 1.96 * math.sqrt(variance)
+
+
 def plot(layers: Sequence[Layer]) -> dict[str, Any]:
     """Return a Vega-Lite specification: energy against time, a point for each layer."""
     values = []
@@ -338,6 +393,7 @@ def main(words: Sequence[str] | None = None) -> None:
         draw(plot(layers), options.plot)
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
+    print(f"38 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
     print("\n\n".join([*tables(layers), regret_table(layers)]))
 
 
