@@ -50,6 +50,8 @@ _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
 _HEATING_S = 0.15
+_BATCH_S, _QUEUED = 0.005, 10
+"""The duration of a batch of replays, and the batches that are under way."""
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
@@ -261,34 +263,32 @@ class Card:
         return float(begin.elapsed_time(end)) / 1000
 
     def power(self, graph: Any, graph_s: float, seconds: float) -> dict[str, Any]:
-        """Return watts and the time of a replay under a steady load.
+        """Return watts and the time of a replay under a steady load, without gaps.
 
         The window begins and ends where the card's energy counter advances.
         """
         import pynvml
 
-        batch = max(1, round(0.004 / graph_s))
-        pending, points, done = [], [], 0
+        batch = max(1, round(_BATCH_S / graph_s))
+        events, done, points, last = [], 0, [], None
         begin = time.perf_counter()
-        last = None
-        while True:
-            for _ in range(batch):
-                graph.replay()
-            event = self.torch.cuda.Event()
-            event.record()
-            pending.append(event)
-            if len(pending) > 2:
-                pending.pop(0).synchronize()
-                done += batch
+        while len(points) < 2 or points[-1][0] - points[0][0] < seconds:
+            while len(events) < done + _QUEUED:  # reading the counter may take milliseconds
+                for _ in range(batch):
+                    graph.replay()
+                events.append(self.torch.cuda.Event(enable_timing=True))
+                events[-1].record()
+            while done < len(events) and events[done].query():
+                done += 1
             millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._nvml)
             now = time.perf_counter()
-            if last is not None and millijoules != last and now - begin > _HEATING_S:
-                points.append((now, millijoules, done))
-                if now - points[0][0] > seconds:
-                    break
+            advanced = last is not None and millijoules != last
+            if advanced and done and now - begin > _HEATING_S:
+                points.append((now, millijoules, done - 1))
             last = millijoules
         self.stream.synchronize()
         (t0, e0, n0), (t1, e1, n1) = points[0], points[-1]
+        replay_s = float(events[n0].elapsed_time(events[n1])) / 1000 / max(1, (n1 - n0) * batch)
         temperature = pynvml.nvmlDeviceGetTemperature(self._nvml, pynvml.NVML_TEMPERATURE_GPU)
         clock = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
         of_parts = [
@@ -298,7 +298,7 @@ class Card:
         return {
             "watts": round((e1 - e0) / 1000 / (t1 - t0), 2),
             "watts_of_parts": [round(watts, 1) for watts in of_parts],
-            "graph_us": (t1 - t0) / (n1 - n0) * 1e6,
+            "graph_us": replay_s * 1e6,
             "celsius": temperature,
             "sm_mhz": clock,
         }
