@@ -30,10 +30,11 @@ from study_command import in_one_sentence, study_parser
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.report import draw, markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import TEMPLATES
-from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
+from pytest_gpuenergy.tuners import TEMPLATES, load_records
+from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name, find_records
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, network
 
+RECORDS = Path(__file__).resolve().parent.parent / "bench" / "records"
 GROUPS = {"cases": ("case",), "ResNet and YOLO": ("resnet", "yolo"), "drawn": ("drawn",)}
 """The beginnings of the names of layers in a group."""
 _KEPT = 3
@@ -250,6 +251,40 @@ def regret_table(layers: Sequence[Layer]) -> str:
     )
 
 
+def own_table(layers: Sequence[Layer], records: Path) -> str:
+    """Return kernels in 3xtf32 beside the best bundled ones in float32, as a Markdown table.
+
+    The figures in float32 are those of record files, from other cards of the model.
+    """
+    rows, ratios = [], []
+    for layer in layers:
+        if layer.conv.mode != "3xtf32" or layer.group == "drawn":
+            continue
+        path = find_records(
+            records, layer.conv.varied(mode="float32", layout="nchw"), layer.about["gpu"]
+        )
+        measured = load_records(path).record(1).measured if path else None
+        if measured is None:
+            continue
+        best = layer.kernels[0]
+        pair = [
+            1000 * measured.time_ms / _figure_of(best, "us"),
+            _figure_of(best, "mj") / measured.energy_mj,
+        ]
+        ratios.append((layer.conv.layout, pair))
+        figures = (1000 * measured.time_ms, _figure_of(best, "us"))
+        rows.append([layer.name, layer.conv.layout, *(f"{us:.1f}" for us in figures)])
+        rows[-1] += [_ratio(ratio) for ratio in pair]
+    for layout in CONV_LAYOUTS:
+        of_layout = [pair for at, pair in ratios if at == layout]
+        means = [
+            _ratio(geometric_mean(column)) for column in zip(*of_layout, strict=True) if column
+        ]
+        rows.append(["geometric mean", layout, "", "", *means])
+    header = ("layer", "layout", "float32 (µs)", "3xtf32 (µs)", "float32 / 3xtf32")
+    return markdown_table((*header, "energy of 3xtf32 / float32"), rows)
+
+
 def network_table(layers: Sequence[Layer]) -> str:
     """Return what the bundled layers of ResNet-50 cost in each mode, as a Markdown table.
 
@@ -394,6 +429,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
     print(f"38 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
+    print(f"Our own kernels in float32:\n\n{own_table(layers, RECORDS)}\n")
     print("\n\n".join([*tables(layers), regret_table(layers)]))
 
 

@@ -9,7 +9,15 @@ from typing import Any
 
 import convolution_results
 import pytest
-from convolution_results import network_table, plot, read_layers, summary, write_records
+from convolution_results import (
+    RECORDS,
+    network_table,
+    own_table,
+    plot,
+    read_layers,
+    summary,
+    write_records,
+)
 from convolution_sweep import CARD
 
 from pytest_gpuenergy.support import InputError
@@ -101,6 +109,15 @@ def test_a_network_is_the_weighted_sum_of_its_layers(tmp_path):
     *_, own, peer = table.splitlines()
     assert own.startswith(f"| `tf32` | nhwc | template | {count} | {count / 2:.2f} ±")
     assert peer.startswith(f"| `tf32` | nhwc | cuDNN | {3 * count} | {count:.2f} ±")
+
+
+def test_kernels_as_exact_as_float32_are_compared_with_the_bundled_ones(trials):
+    layers = read_layers([trials])
+    for layer in layers:
+        layer.conv = layer.conv.varied(mode="3xtf32", layout="nchw")
+    table = own_table(layers, RECORDS).splitlines()
+    assert table[2].startswith("| case5 | nchw | 12.7 | 4.0 | 3.1")
+    assert len([line for line in table if "case" in line or "drawn" in line]) == 1
 
 
 def test_each_point_of_the_plot_is_a_layer_with_energy(trials):
