@@ -3,7 +3,8 @@
     python studies/convolution_results.py TRIALS.json.gz [MORE.json.gz ...]
     python studies/convolution_results.py *.json.gz --plot energy.svg --records records
 
-Of the files, later ones replace what earlier ones have of a layer, mode and layout. cuDNN is
+Of the files, later ones replace what earlier ones have of a layer, mode and layout, and of cuDNN's
+in each layout. cuDNN is
 PyTorch's conv2d on the same card in the same process: in float32 without TF32 beside 3xtf32. Its
 "other" layout is the one that the kernel does not have. Energy is that of a steady load.
 
@@ -77,9 +78,12 @@ class Layer:
         own = _figure_of(self.kernels[0], figure)
         at = {layout: _figure_of(row, figure) for layout, row in self.cudnn.items()}
         if other == "better":
-            return min(at.values()) / own
-        (wanted,) = (layout for layout in at if (layout == self.conv.layout) is (other == "own"))
-        return at[wanted] / own
+            return (
+                min((value for value in at.values() if math.isfinite(value)), default=math.nan)
+                / own
+            )
+        wanted = [layout for layout in at if (layout == self.conv.layout) is (other == "own")]
+        return at[wanted[0]] / own if wanted else math.nan
 
     def regret(self, first: int) -> float:
         """Return the regret of trying so many kernels."""
@@ -93,7 +97,7 @@ class Layer:
 def _figure_of(row: dict[str, Any], figure: str) -> float:
     """Return a time in µs, under a steady load if it was measured so, or an energy in mJ."""
     if figure == "us":
-        return float(row.get("steady_us", row["final_us"]))
+        return float(row.get("steady_us", row.get("final_us", math.nan)))
     return float(row.get("mj", math.nan))
 
 
@@ -111,10 +115,12 @@ def read_layers(paths: Sequence[Path]) -> list[Layer]:
                 before = found.get(key)
                 if before is None or _has(layer, "mj") or not _has(before, "mj"):
                     found[key] = layer
+                    if before is not None:
+                        layer.cudnn = {**before.cudnn, **layer.cudnn}
         except (gzip.BadGzipFile, EOFError, ValueError, KeyError, TypeError):
             raise InputError(f"{path} has no trials of convolutions: see --help.") from None
     return sorted(
-        (layer for layer in found.values() if layer.kernels and len(layer.cudnn) == 2),
+        (layer for layer in found.values() if layer.kernels and layer.conv.layout in layer.cudnn),
         key=lambda one: (
             MODES.index(one.conv.mode),
             CONV_LAYOUTS.index(one.conv.layout),
@@ -203,8 +209,8 @@ def tables(layers: Sequence[Layer]) -> Iterator[str]:
         for layer in some:
             best = layer.kernels[0]
             own = layer.cudnn[layer.conv.layout]
-            (other,) = (row for at, row in layer.cudnn.items() if at != layer.conv.layout)
-            times = [f"{_figure_of(row, 'us'):.1f}" for row in (best, own, other)]
+            other = next((row for at, row in layer.cudnn.items() if at != layer.conv.layout), {})
+            times = [_shown(_figure_of(row, "us"), ".1f") for row in (best, own, other)]
             joules = [_shown(_figure_of(row, "mj")) for row in (best, own, other)]
             ratios = [layer.ratio("us", "own"), layer.ratio("us", "other")]
             ratios += [1 / layer.ratio("mj", which) for which in ("own", "other")]
@@ -224,8 +230,8 @@ def tables(layers: Sequence[Layer]) -> Iterator[str]:
         yield f"{title}:\n\n{markdown_table((*header, *more), rows)}"
 
 
-def _shown(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3g}"
+def _shown(value: float, form: str = ".3g") -> str:
+    return "" if math.isnan(value) else format(value, form)
 
 
 def _ratio(value: float) -> str:

@@ -29,6 +29,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 from study_command import in_one_sentence, study_parser
@@ -49,7 +50,7 @@ _DRAWN, _SEED = 12, 45
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
-_HEATING_S = 0.15
+_HEATING_S = 0.1
 _BATCH_S, _QUEUED = 0.005, 10
 """The duration of a batch of replays, and the batches that are under way."""
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
@@ -151,9 +152,11 @@ class Sweep:
         seconds: how long the energy of each finalist is measured; 0 for not at all.
         earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
         late: whether no launch begins early.
+        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only.
         light: how names of layers begin whose energy is not measured.
         few: how many kernels of each way to copy are tried; 0 for more.
         rows: what was measured: kernels, and finalists beside cuDNN.
+        lock: is held by a thread that changes what has been compiled.
         compiled: the machine code of kernels.
         best: the best parameters of each convolution in float16, by its layout and shape.
     """
@@ -165,8 +168,10 @@ class Sweep:
     earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     late: bool = False
     few: int = 0
+    brief: bool = False
     light: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
     best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
@@ -188,11 +193,13 @@ class Sweep:
         return found
 
     def varied(self, layers: Sequence[Conv2d]) -> Iterator[tuple[Conv2d, str, list[Conv2d]]]:
-        """Yield each layer and mode, with the convolutions of both layouts."""
-        for mode in self.modes:
-            for layer in layers:
-                convs = [layer.varied(mode=mode, layout=layout) for layout in CONV_LAYOUTS]
-                yield layer, mode, convs
+        """Yield each layer and mode, with the convolutions of both layouts or of one."""
+        every = [(layer, mode) for mode in self.modes for layer in layers]
+        if self.brief:
+            every = [(layer, mode) for layer in layers for mode in self.modes]
+        for layer, mode in every:
+            layouts = ("nhwc",) if self.brief and mode != "3xtf32" else CONV_LAYOUTS
+            yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
 
     def compile(self, layers: Sequence[Conv2d]) -> None:
         """Begin to compile all kernels whose parameters are known."""
@@ -205,11 +212,12 @@ class Sweep:
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
         """Begin to compile a kernel, once."""
-        if kernel.digest not in self.compiled:
-            future = self.pools.submit(kernel)
-            assert future is not None
-            self.compiled[kernel.digest] = future
-        return self.compiled[kernel.digest]
+        with self.lock:
+            if kernel.digest not in self.compiled:
+                future = self.pools.submit(kernel)
+                assert future is not None
+                self.compiled[kernel.digest] = future
+            return self.compiled[kernel.digest]
 
     def store(self, **more: object) -> None:
         """Write what has been measured so far."""
@@ -516,11 +524,11 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
                 one.row["first"] = True
                 one.row["packing_us"] = packing_us(card, sweep, tensors, conv)
             some += ranked[:2]
-        for layout in CONV_LAYOUTS:
+        for layout in (conv.layout for conv in convs):
             row = {"name": layer.name, "mode": mode, "layout": layout, "cudnn": True, "first": True}
             sweep.rows.append(row)
             some.append(timed(card, tensors.cudnn(layout), row, tensors))
-            if mode in ("tf32", "float16") and layout == "nchw":
+            if mode in ("tf32", "float16") and layout == "nchw" and not sweep.brief:
                 row["converted_us"] = converted_us(card, tensors)
         has_energy = mode != "bfloat16" and not layer.name.startswith(tuple(sweep.light))
         finals(card, some, sweep.seconds if has_energy else 0.0)
@@ -545,6 +553,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", default="", help="how names begin, with commas; default: all")
     parser.add_argument("--again", type=Path, nargs="+", default=[], help="earlier trials")
     parser.add_argument("--late", action="store_true", help="no launch begins early")
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="all modes of a layer first; other modes than 3xtf32 in NHWC only",
+    )
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
@@ -564,16 +577,19 @@ def main(words: Sequence[str] | None = None) -> None:
         earlier_best(options.again),
         options.late,
         options.few,
+        options.brief,
         options.without_energy.split(","),
     )
     try:
-        sweep.compile(layers)
         if options.compile:
+            sweep.compile(layers)
             for future in sweep.compiled.values():
                 with suppress(KernelFault):
                     future.result()
             print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
             return
+        compiling = Thread(target=sweep.compile, args=(layers,), daemon=True)
+        compiling.start()
         while options.after and not options.after.exists():
             time.sleep(0.1)
         measure(Card(), sweep, layers, begin + options.budget)
