@@ -10,5 +10,6 @@ using __nv_bfloat162 = cuhost::Pair<__nv_bfloat16>;
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;
 CUHOST_SMALL_FLOATS(__nv_bfloat16, __nv_bfloat162, bfloat16, bfloat162)
+CUHOST_SMALL_RAW(__nv_bfloat16, __nv_bfloat162, __nv_bfloat16_raw, __nv_bfloat162_raw)
 
 }  // namespace cuda_device

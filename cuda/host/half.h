@@ -10,5 +10,6 @@ using __half2 = cuhost::Pair<__half>;
 using half = __half;
 using half2 = __half2;
 CUHOST_SMALL_FLOATS(__half, __half2, half, half2)
+CUHOST_SMALL_RAW(__half, __half2, __half_raw, __half2_raw)
 
 }  // namespace cuda_device

@@ -34,11 +34,17 @@ _SUPPORTED_NAMES = """
 SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
 """The headers that the host has, or whose contents are in `kernel.h`."""
 
+_CUB = """
+    cub block/block_load block/block_radix_sort block/block_reduce block/block_scan block/block_store
+    thread/thread_operators util_type util_ptx warp/warp_reduce warp/warp_scan
+"""
 _STANDARD = "algorithm array functional initializer_list numeric optional ratio tuple variant"
 EMULATED = {
     **{f"cuda/std/{name}": name for name in _STANDARD.split()},
+    **{f"cub/{name}.cuh": "cub.h" for name in _CUB.split()},
     "cuda_fp16.h": "half.h",
     "cuda_bf16.h": "bfloat16.h",
+    "cuda_fp8.h": "fp8.h",
     "cooperative_groups.h": "groups.h",
     "cooperative_groups/memcpy_async.h": "group_copies.h",
     "cooperative_groups/reduce.h": "groups.h",
