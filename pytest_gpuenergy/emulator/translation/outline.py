@@ -45,6 +45,12 @@ EMULATED = {
     "cuda_fp16.h": "half.h",
     "cuda_bf16.h": "bfloat16.h",
     "cuda_fp8.h": "fp8.h",
+    "cuComplex.h": "complex_numbers.h",
+    "thrust/complex.h": "complex_numbers.h",
+    "cuda/std/complex": "complex_numbers.h",
+    "cuda/std/span": "spans.h",
+    "curand_kernel.h": "curand.h",
+    "nv/target": "targets.h",
     "cooperative_groups.h": "groups.h",
     "cooperative_groups/memcpy_async.h": "group_copies.h",
     "cooperative_groups/reduce.h": "groups.h",
@@ -149,7 +155,6 @@ _NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
 _LEFT_ALONE = _NO_DEFINITION | {"const", "constexpr"}
 _REFUSED_ATTRIBUTES = {
     "__block_size__": "__block_size__; __cluster_dims__ gives a size of clusters",
-    "__maxnreg__": "__maxnreg__, a limit of registers; __launch_bounds__ gives one",
 }
 
 
