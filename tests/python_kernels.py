@@ -61,6 +61,7 @@ class PythonDevice(Device):
 class _Body:
     device: PythonDevice
     arenas: Mapping[str, Arena]
+    thresholds = ()
 
     def run(self, order_seed: int = 0) -> None:
         del order_seed

@@ -35,8 +35,8 @@ SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
 """The headers that the host has, or whose contents are in `kernel.h`."""
 
 _CUB = """
-    cub block/block_load block/block_radix_sort block/block_reduce block/block_scan block/block_store
-    thread/thread_operators util_type util_ptx warp/warp_reduce warp/warp_scan
+    cub block/block_load block/block_radix_sort block/block_reduce block/block_scan
+    block/block_store thread/thread_operators util_type util_ptx warp/warp_reduce warp/warp_scan
 """
 _STANDARD = "algorithm array functional initializer_list numeric optional ratio tuple variant"
 EMULATED = {
