@@ -155,9 +155,26 @@ def draw_edges(
 
 
 def _octaves(generator: np.random.Generator, kind: np.dtype[Any], low: int, high: int) -> Array:
-    """Return integers of every length: a uniform drawing of a wide range has no short ones."""
-    sizes = np.exp2(generator.uniform(0, math.log2(max(high, -low)), _OCTAVES))
-    numbers = [int(size) * sign for size in sizes for sign in (-1, 1)]
+    """Return integers that a uniform drawing of a wide range does not contain.
+
+    They have any number of digits, or of zeros or ones at their ends. Some are the bits of ordinary
+    floating-point numbers with as few digits: kernels take numbers apart, and rounding meets ties.
+    """
+    bits = 8 * kind.itemsize
+    wide = generator.integers(1 << 63, size=_OCTAVES, dtype=np.uint64) << np.uint64(1)
+    words = wide >> np.uint64(64 - bits)
+    places = generator.integers(bits, size=_OCTAVES).astype(np.uint64)
+    ends = (np.uint64(1) << places) - np.uint64(1)
+    short, round_, odd = words >> places, words & ~ends, words | ends
+    if bits in (16, 32, 64):
+        real = np.dtype(f"f{kind.itemsize}")
+        drawn = generator.standard_normal(_OCTAVES) * np.exp2(generator.uniform(-8, 8, _OCTAVES))
+        round_[::2] = (drawn.astype(real).view(f"u{kind.itemsize}").astype(np.uint64) & ~ends)[::2]
+    numbers = [
+        number - (1 << bits) if low < 0 and number >> (bits - 1) else number
+        for number in np.concatenate([short, round_, odd]).tolist()
+    ]
+    numbers += [-number for number in short.tolist() if low < 0]
     return np.array([number for number in numbers if low <= number <= high], dtype=kind)
 
 
