@@ -87,7 +87,7 @@ inline int RowMajorTid(int, int, int) { return (int)::cuda_device::cooperative_g
 
 template <class T, int count>
 struct cuhost_Space {
-  __attribute__((__aligned__(__alignof__(T)))) unsigned char cuhost_bytes[sizeof(T) * count];
+  alignas(T) unsigned char cuhost_bytes[sizeof(T) * count];
   T* items() { return (T*)cuhost_bytes; }
 };
 struct cuhost_NoSpace {

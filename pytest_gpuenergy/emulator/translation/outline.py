@@ -42,6 +42,7 @@ _STANDARD = "algorithm array functional initializer_list numeric optional ratio 
 EMULATED = {
     **{f"cuda/std/{name}": name for name in _STANDARD.split()},
     **{f"cub/{name}.cuh": "cub.h" for name in _CUB.split()},
+    "array": "array",
     "cuda_fp16.h": "half.h",
     "cuda_bf16.h": "bfloat16.h",
     "cuda_fp8.h": "fp8.h",
@@ -49,6 +50,8 @@ EMULATED = {
     "thrust/complex.h": "complex_numbers.h",
     "cuda/std/complex": "complex_numbers.h",
     "cuda/std/span": "spans.h",
+    "cuda/functional": "functions.h",
+    "cuda/std/bit": "functions.h",
     "curand_kernel.h": "curand.h",
     "nv/target": "targets.h",
     "cooperative_groups.h": "groups.h",
