@@ -34,12 +34,16 @@ ON_TENSOR_CORES = 100
 ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
 Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
-Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK"])
-Operation = IntEnum("Operation", ["TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER"])
+ALIGNED = [f"MIN_ALIGNMENT_{name}_BYTES" for name in "ABCD"]
+Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK", *ALIGNED])
+Operation = IntEnum(
+    "Operation", ["TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_BATCH_STRIDE"]
+)
+LayoutAttribute = IntEnum("LayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFSET"])
 
 
 class CublasError(Exception):
-    """A status of cuBLASLt."""
+    """A status of cuBLASLt or cuBLAS."""
 
 
 class Results(np.ndarray[Any, Any]):
@@ -64,6 +68,7 @@ class HostCublas:
         refused: numbers of algorithms that it does not have for these matrices.
         loads: whether there is a library behind nvmath.
         launched: numbers of the algorithms that were launched.
+        calls: what cuBLAS was told before it multiplied groups.
     """
 
     offered: list[tuple[int, int]]
@@ -74,6 +79,7 @@ class HostCublas:
     loads: bool = True
     launched: set[int] = field(default_factory=set)
     objects: list[Any] = field(default_factory=list)
+    calls: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def module(self) -> Any:
@@ -88,6 +94,7 @@ class HostCublas:
             MatmulAlgoCapAttribute=Cap,
             MatmulPreferenceAttribute=Preference,
             MatmulDescAttribute=Operation,
+            MatrixLayoutAttribute=LayoutAttribute,
             MatmulTile=IntEnum("Tile", {"TILE_128x64": 1}),
             MatmulStages=shape,
             MatmulInnerShape=shape,
@@ -103,13 +110,57 @@ class HostCublas:
             matmul_preference_create=lambda: self._made({}),
             matmul_preference_set_attribute=self._set,
             matmul_preference_destroy=lambda _: None,
-            matrix_layout_create=lambda *layout: self._made(layout),
+            matrix_layout_create=lambda *layout: self._made({"layout": layout, "BATCH_COUNT": 1}),
+            matrix_layout_set_attribute=self._set,
             matmul_algo_get_heuristic=self._heuristic,
             matmul_algo_check=self._check,
             matmul_algo_config_get_attribute=self._config,
             matmul_algo_cap_get_attribute=self._cap,
             matmul=self._matmul,
         )
+
+    @property
+    def cublas(self) -> Any:
+        """The stand-in for ``nvmath.bindings.cublas``."""
+        return SimpleNamespace(
+            ComputeType=ComputeType,
+            cuBLASError=CublasError,
+            create=self._create,
+            set_stream=lambda _, stream: self.calls.append(("stream", stream)),
+            set_workspace=lambda _, __, size: self.calls.append(("workspace", size)),
+            gemm_grouped_batched_ex=self._grouped,
+        )
+
+    def _grouped(
+        self, _: int, transa: Any, transb: Any, m: Any, n: Any, k: Any, *rest: Any
+    ) -> None:
+        alpha, first, _, lda, second, _, ldb, beta, result, kind, ldc, count, sizes, _ = rest
+        if 7 in self.refused:
+            raise CublasError("NOT_SUPPORTED (15)")
+        assert sizes == [1] * count
+        assert set(at(alpha, np.dtype("f4"), count)) == {1.0}
+        assert set(at(beta, np.dtype("f4"), count)) == {0.0}
+        turned = np.array([transa, transb, [0] * count])
+        shapes = [[(m, k), (k, n), (m, n)] for m, n, k in zip(m, n, k, strict=True)]
+        tensors = list(zip((first, second, result), (lda, ldb, ldc), strict=True))
+
+        def multiply() -> None:
+            for group in range(count):
+                one, other, product = (
+                    self._made({"layout": (kind, *shape[:: -1 if turn else 1], leading[group])})
+                    for shape, turn, (_, leading) in zip(
+                        shapes[group], turned[:, group], tensors, strict=True
+                    )
+                )
+                a, b, c = (
+                    int(at(pointers, np.dtype("u8"), count)[group]) for pointers, _ in tensors
+                )
+                left, right = self._numbers(a, one, 0), self._numbers(b, other, 0)
+                left = left.T if transa[group] else left
+                right = right.T if transb[group] else right
+                self._stored(c, product, 0)[:] = rounded_to(left @ right, TYPES[kind][0])
+
+        self.run(multiply)
 
     def _create(self) -> int:
         if not self.loads:
@@ -164,32 +215,38 @@ class HostCublas:
         def multiply() -> None:
             self.launched.add(number_at(algorithm))
             at(workspace, np.dtype("u1"), size)[:] = 7
-            one = self._numbers(first, first_layout)
-            other = self._numbers(second, second_layout)
+            for product in range(self.objects[c_layout]["BATCH_COUNT"]):
+                multiply_one(product)
+
+        def multiply_one(product: int) -> None:
+            one = self._numbers(first, first_layout, product)
+            other = self._numbers(second, second_layout, product)
             one = one.T if self.objects[operation]["TRANSA"] else one
             other = other.T if self.objects[operation]["TRANSB"] else other
-            result = one @ other + (self._numbers(c, c_layout) if added else 0.0)
-            number, rows, *_ = self.objects[c_layout]
+            result = one @ other + (self._numbers(c, c_layout, product) if added else 0.0)
+            number, rows, *_ = self.objects[c_layout]["layout"]
             kind = TYPES[number][0]
             if (epilogue := described.get("EPILOGUE", 0)) & 4:
-                bias = at(described["BIAS_POINTER"], stored_as(kind), rows)
+                further = product * described.get("BIAS_BATCH_STRIDE", 0) * TYPES[number][1]
+                bias = at(described["BIAS_POINTER"] + further, stored_as(kind), rows)
                 result += numbers(bias, kind).astype(np.float64)[:, None]
             result = activated(result, {0: "none", 2: "relu", 32: "gelu_tanh"}[epilogue & ~4])
-            self._stored(d, c_layout)[:] = rounded_to(result, kind)
+            self._stored(d, c_layout, product)[:] = rounded_to(result, kind)
 
         self.run(multiply)
 
-    def _stored(self, address: int, layout: int) -> Any:
-        """The matrix, which is stored by columns."""
-        kind, rows, columns, leading = self.objects[layout]
+    def _stored(self, address: int, layout: int, product: int) -> Any:
+        """The matrix of a product in a batch, which is stored by columns."""
+        kind, rows, columns, leading = self.objects[layout]["layout"]
         bits = np.dtype("f4" if kind == 0 else "f2" if kind == 2 else "u2")
+        address += product * self.objects[layout].get("STRIDED_BATCH_OFFSET", 0) * bits.itemsize
         whole = at(address, bits, leading * (columns - 1) + rows)
         shape, strides = (rows, columns), (bits.itemsize, leading * bits.itemsize)
         return np.lib.stride_tricks.as_strided(whole, shape, strides)
 
-    def _numbers(self, address: int, layout: int) -> Any:
-        kind = TYPES[self.objects[layout][0]][0]
-        return numbers(self._stored(address, layout), kind).astype(np.float64)
+    def _numbers(self, address: int, layout: int, product: int) -> Any:
+        kind = TYPES[self.objects[layout]["layout"][0]][0]
+        return numbers(self._stored(address, layout, product), kind).astype(np.float64)
 
 
 def at(address: int, dtype: Any, count: int) -> Any:
@@ -205,15 +262,15 @@ def number_at(algorithm: int) -> int:
 def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
     """Within the context, replace nvmath by this stand-in."""
     host = HostCublas(list(offered))
-    bindings = SimpleNamespace(
-        cublasLt=host.module, cublas=SimpleNamespace(ComputeType=ComputeType)
-    )
+    bindings = SimpleNamespace(cublasLt=host.module, cublas=host.cublas)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=bindings))
         patch.setitem(sys.modules, "nvmath.bindings", bindings)
         patch.setitem(sys.modules, "nvmath.bindings.cublas", bindings.cublas)
         cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
+        cublas._cublas_handle.cache_clear()
         yield host
         cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
+        cublas._cublas_handle.cache_clear()

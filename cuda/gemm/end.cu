@@ -2,7 +2,8 @@
 //
 // It is applied in float32 to whole sums, before they are rounded to Element: where a template stores them,
 // and in gemm_sum if blocks have shared a tile. Besides those of tiles.cu, the constants of this text are:
-//   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements, and a residual that is stored as C is
+//   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements for each product, and a residual that
+//                              is stored as C is
 //   ACTIVATION                 0: none, 1: relu, 2: gelu, 3: gelu_tanh, 4: silu
 
 #if WITH_BIAS
@@ -70,7 +71,7 @@ struct End {
     int there = ALL || row < rows ? columns - column : 0;
 #if WITH_BIAS
     float biases[COUNT];
-    read_elements<true, ALL>(biases, bias + column, there);
+    read_elements<PRODUCTS == 1 || N % COUNT == 0, ALL>(biases, bias + column, there);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] += biases[i];
 #endif
@@ -87,12 +88,12 @@ struct End {
 
 __device__ __forceinline__ End end_at(Place place, const Element* bias, const Element* residual) {
 #if WITH_BIAS
-  bias += place.column;
+  bias += place.product * N + place.column;
 #endif
 #if WITH_RESIDUAL
-  residual += place.row * LDC + place.column;
+  residual += place_in_c(place);
 #endif
-  return {bias, residual, M - place.row, N - place.column};
+  return {bias, residual, place.end - place.row, N - place.column};
 }
 #else
 using End = NoEnd;

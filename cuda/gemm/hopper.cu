@@ -6,6 +6,11 @@
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
 //   CLUSTERED          whether clusters have several blocks, which copy for one another
+//   A_VIEWS, B_VIEWS   tensor maps of A and of B: 1, or as many as there are elements in 16 bytes
+//   LDA, LDB           distances in elements between the stored rows of A and B
+//
+// Where rows along K are no multiple of 16 bytes apart, no tensor map can describe them, but it can
+// describe every A_VIEWS-th of them: a view. In a stage, the rows of a view then follow one another.
 
 #include <cuda.h>
 
@@ -43,6 +48,20 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
   return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
 
+// ---- Views
+
+// Where in a stage of ROWS lines a row is.
+template <int VIEWS, int ROWS>
+__device__ __forceinline__ constexpr int line_of(int row) {
+  return VIEWS == 1 ? row : row % VIEWS * (ROWS / VIEWS) + row / VIEWS;
+}
+
+// Which row is in a line of a stage.
+template <int VIEWS, int ROWS>
+__device__ __forceinline__ constexpr int row_in(int line) {
+  return VIEWS == 1 ? line : line % (ROWS / VIEWS) * VIEWS + line / (ROWS / VIEWS);
+}
+
 // ---- Clusters: blocks of the same rows share A, and those of the same columns share B
 
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself
@@ -58,11 +77,27 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
                             : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
 }
 
-// Copy the box of `map` whose first element is at (x, y), x being the inner dimension, to the same
-// place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
+// Copy the box of `map` whose first element is at (x, y) of matrix z, x being the inner dimension, to the
+// same place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
 template <bool TO_SEVERAL>
-__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y,
+__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y, int z,
                                          Barrier& full, unsigned short ranks) {
+#if PRODUCTS > 1
+  if (TO_SEVERAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&full)),
+           "h"(ranks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4}], [%5];"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&full))
+        : "memory");
+  }
+#else
   if (TO_SEVERAL) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -76,14 +111,35 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
         :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full))
         : "memory");
   }
+#endif
+}
+
+// Copy a block's part of the rows of a tile that lie along K: those of some views, or a slice of the
+// only one. A view begins up to 15 bytes before its first element, where an address is a multiple of 16.
+template <int VIEWS, int ROWS, int DISTANCE, int PARTS>
+__device__ __forceinline__ void copy_rows(Element* stage, const CUtensorMap* const (&maps)[VIEWS],
+                                          int k, int row, int z, int part, Barrier& full,
+                                          unsigned short ranks) {
+#pragma unroll
+  for (int view = 0; view < VIEWS; ++view) {
+    if (VIEWS > 1 && PARTS > 1 && view / (VIEWS / PARTS) != part) continue;
+    int first = VIEWS > 1 ? view * (ROWS / VIEWS) : part * (ROWS / PARTS);
+    int y = VIEWS > 1 ? row / VIEWS : row + first;
+    for (int i = 0; i < TILE_K; i += LINE) {
+      copy_box<(PARTS > 1)>(stage + i * ROWS + first * LINE, *maps[view],
+                            k + i + view * DISTANCE % VIEWS, y, z, full, ranks);
+    }
+  }
 }
 
 // Copy what a block of this rank copies of a step, of which `place` and `k` are the beginning. A stage
 // consists of boxes as high as the tile, in each of which a row is a line.
 __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
-                                          const CUtensorMap& a_map, const CUtensorMap& b_map,
+                                          const CUtensorMap* const (&a_maps)[A_VIEWS],
+                                          const CUtensorMap* const (&b_maps)[B_VIEWS],
                                           Place place, int k, int rank, Barrier& full) {
   int m = rank % CLUSTER_M * B_SLICE, n = rank / CLUSTER_M * A_SLICE;
+  int of_a = matrix_of(place), of_b = place.product;
   unsigned short of_rows = 0;
 #pragma unroll
   for (int i = 0; i < CLUSTER_N; ++i) of_rows |= 1 << (rank % CLUSTER_M + i * CLUSTER_M);
@@ -91,33 +147,37 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
   arrive_expecting(full, STAGE_BYTES);
 #if A_TRANSPOSED
   for (int i = n; i < n + A_SLICE; i += LINE) {
-    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, a_map, place.row + i, k, full, of_rows);
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, *a_maps[0], place.row + i, k, of_a, full, of_rows);
   }
 #else
-  for (int i = 0; i < TILE_K; i += LINE) {
-    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_M + n * LINE, a_map, k + i, place.row + n, full,
-                              of_rows);
-  }
+  copy_rows<A_VIEWS, TILE_M, LDA, CLUSTER_N>(a_stage, a_maps, k, place.row, of_a, rank / CLUSTER_M,
+                                             full, of_rows);
 #endif
 #if B_TRANSPOSED
-  for (int i = 0; i < TILE_K; i += LINE) {
-    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_N + m * LINE, b_map, k + i, place.column + m, full,
-                              of_columns);
-  }
+  copy_rows<B_VIEWS, TILE_N, LDB, CLUSTER_M>(b_stage, b_maps, k, place.column, of_b, rank % CLUSTER_M,
+                                             full, of_columns);
 #else
   for (int i = m; i < m + B_SLICE; i += LINE) {
-    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, full, of_columns);
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, *b_maps[0], place.column + i, k, of_b, full,
+                              of_columns);
   }
 #endif
 }
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
-__device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
+__device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, int z,
                                           const Element* from) {
+#if PRODUCTS > 1
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"
+      "cp.async.bulk.commit_group;"
+      :: "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(from)) : "memory");
+#else
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
       "cp.async.bulk.commit_group;"
       :: "l"(&map), "r"(x), "r"(y), "r"(shared_address(from)) : "memory");
+#endif
 }
 
 // Wait until all boxes that this thread stores have been read, but the latest `others`.

@@ -25,6 +25,8 @@ _PROBE_S = 0.2
 _MIN_SEEN = 10
 _MIN_SEEN_S = 1.2
 """The least number and the least time span of seen steps from which a schedule is inferred."""
+_FEW_SEEN = 4
+"""The least number of seen steps that a later run may continue."""
 _MAX_SEEN = 64
 _WIDEST = 1 / 5
 """The widest bracket around a step, as a fraction of a period, with which a schedule is used."""
@@ -52,7 +54,7 @@ class EnergyCounter:
         self._device = device
         self._clock = device.clock
         self._seen: deque[Edge] = deque(maxlen=_MAX_SEEN)
-        self._schedule: Schedule | None = None
+        self._schedule: StepSchedule | None = None
         self._number = 0
         self._last: Edge | None = None
         self._read_s = 0.0
@@ -69,6 +71,8 @@ class EnergyCounter:
         if (schedule := self._learned()) and (edge := self._on_schedule(schedule)):
             return edge
         self._schedule, self._last = None, None
+        if self._may_continue():
+            return self._await_change()
         self._seen.clear()
         first, edge, steps = self._await_change(), self._await_change(), 1
         self.period_s = edge.time_s - first.time_s
@@ -99,11 +103,26 @@ class EnergyCounter:
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
 
-    def _learned(self) -> Schedule | None:
+    def _may_continue(self) -> bool:
+        """Return whether the next step can be numbered as those seen before, in a shorter run.
+
+        Too few have been seen to infer a schedule, and their period is known well enough.
+        """
+        if len(self._seen) < _FEW_SEEN or self._has_seen_enough:
+            return False
+        span_s = self._seen[-1].time_s - self._seen[0].time_s
+        width_s = max(edge.before_s - edge.after_s for edge in self._seen)
+        gap_s = self._clock.now_s() - self._seen[-1].time_s
+        return gap_s * width_s / span_s <= _WIDEST * self.period_s
+
+    @property
+    def _has_seen_enough(self) -> bool:
+        enough = len(self._seen) >= _MIN_SEEN
+        return enough and self._seen[-1].time_s - self._seen[0].time_s >= _MIN_SEEN_S
+
+    def _learned(self) -> StepSchedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
-        if len(self._seen) < _MIN_SEEN:
-            return None
-        if self._seen[-1].time_s - self._seen[0].time_s < _MIN_SEEN_S:
+        if not self._has_seen_enough:
             return None
         usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
         if usual_s > _WIDEST * self.period_s:
@@ -112,7 +131,7 @@ class EnergyCounter:
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
         return fitted_schedule(clear, self.period_s)
 
-    def _on_schedule(self, schedule: Schedule) -> Edge | None:
+    def _on_schedule(self, schedule: StepSchedule) -> Edge | None:
         """Await a step; return None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
@@ -129,7 +148,7 @@ class EnergyCounter:
         self._number = better.number_at(edge.time_s)
         return edge
 
-    def _between_steps(self, schedule: Schedule, number: int) -> Edge:
+    def _between_steps(self, schedule: StepSchedule, number: int) -> Edge:
         """Read half-way between step ``number``, or a later step, and the step after it."""
         assert self._last is not None
         clock = self._clock
@@ -212,7 +231,7 @@ class EnergyCounter:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """Steps at the times ``phase_s + k * period_s``, from a fit to seen steps.
 
     Attributes:
@@ -275,7 +294,7 @@ def regular_times_s(
     return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
 
 
-def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+def fitted_schedule(edges: Sequence[Edge], period_s: float) -> StepSchedule | None:
     """Return a fit to successive edges, or None if they are too far from a line."""
     numbers = np.array(step_numbers(edges, period_s))
     if len(edges) < 3 or (np.diff(numbers) < 1).any():
@@ -289,7 +308,7 @@ def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
     residuals = middles - (phase + period * numbers)
     if np.abs(residuals).max() > widths.max():
         return None
-    return Schedule(
+    return StepSchedule(
         phase_s=phase,
         period_s=period,
         count=len(edges),

@@ -116,7 +116,9 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     # the sums are given where rows are longer than that; 0 stands for what the shapes say.
     # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
     # activation(A B + residual + bias). `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of
-    # that version of cuBLASLt; without one, the first that its heuristics offer is taken.
+    # that version of cuBLASLt; without one, the first that its heuristics offer is taken. Tensors
+    # of three dimensions are a batch. With `groups`, the rows of each such as "512,0,128", only b
+    # has three; each group with rows is a call of its own, and has an algorithm.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
@@ -125,12 +127,26 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
             "b_transposed": False,
             "columns": 0,
             "depth": 0,
+            "groups": "",
             "activation": "none",
             "algorithm": "",
             "version": 0,
         },
         ("nvmath",),
         optional=("bias", "residual"),
+    ),
+    # The same of groups, by one call of cuBLAS (cublasGemmGroupedBatchedEx), which chooses how.
+    "cublas.grouped": LibraryEntry(
+        ("a", "b", "c", "workspace"),
+        {
+            "compute": "32F",
+            "a_transposed": False,
+            "b_transposed": False,
+            "columns": 0,
+            "depth": 0,
+            "groups": "",
+        },
+        ("nvmath",),
     ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its

@@ -21,7 +21,7 @@ from .conv.implicit import (
     input_blocks as input_blocks,
 )
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
-from .gemm.costs import Costs as Costs, Estimate as Estimate, Trees as Trees, fitted as fitted
+from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
     Cutlass3 as Cutlass3,
@@ -43,10 +43,12 @@ from .gemm.estimate import estimated_cycles as estimated_cycles
 from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
     cublas_call as cublas_call,
+    grouped_call as grouped_call,
     triton_candidates as triton_candidates,
 )
 from .gemm.mma import MmaParameters as MmaParameters
 from .gemm.simt import TRAITS as TRAITS, SimtParameters as SimtParameters
+from .gemm.skinny import SkinnyParameters as SkinnyParameters
 from .gemm.wgmma import WgmmaParameters as WgmmaParameters
 from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
 from .registry import (

@@ -29,6 +29,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         step_cycles: the cycles of the barrier and the addresses of a step.
         loaded_bytes_per_cycle: the bytes that a multiprocessor gets from the L2 in a cycle while
             all multiprocessors load.
+        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle.
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -48,6 +49,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         sums_share: the cycles in which a warpgroup adds 128 sums of a step to the totals.
         split_share: the cycles in which 128 elements are split for ``3xtf32``.
         transposed_share: the cycles in which 128 elements of A are transposed in shared memory.
+        waiting_cycles: the cycles of a step in which a warpgroup that adds the sums of each step
+            waits for its own products; others multiply meanwhile.
+        copy_instructions: the instructions of an asynchronous copy to shared memory.
+        kept_instructions: those of a copy through registers.
         turns_share: the time of these three if warpgroups take turns, relative to others.
         energy_shares: the time for which the energy of a multiplication lasts at the power limit,
             relative to its time at the peak rate, by mode.
@@ -60,6 +65,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     busy_warps: float = 12.0
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
+    memory_bytes_per_cycle: float = 18.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0
@@ -74,6 +80,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sums_share: float = 0.0
     split_share: float = 0.0
     transposed_share: float = 0.0
+    waiting_cycles: float = 0.0
+    copy_instructions: float = 3.0
+    kept_instructions: float = 3.0
     turns_share: float = 1.0
     energy_shares: dict[str, float] = {}
     loaded_energy_cycles: float = 0.0
@@ -113,7 +122,7 @@ class Trees(Struct, frozen=True, forbid_unknown_fields=True):
         return total
 
 
-class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+class FittedCosts(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``estimate.json``.
 
     Attributes:
@@ -127,10 +136,10 @@ class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def fitted() -> Estimate:
+def fitted() -> FittedCosts:
     """Return what was fitted to stored trials."""
     text = resources.files(__package__).joinpath("estimate.json").read_bytes()
-    return decode(text, Estimate, "the estimate")
+    return decode(text, FittedCosts, "the estimate")
 
 
 def costs_of(family: str) -> Costs:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
@@ -27,6 +30,9 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
+
+    A batch is one strided call, and groups are a call each, of which all count; see also
+    `grouped_call`.
 
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode or its end.
@@ -58,11 +64,20 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "b_transposed": gemm.b_transposed,
             "columns": gemm.N,
             "depth": gemm.K,
+            **({"groups": f"{gemm.parameters['groups']}"} if gemm.groups else {}),
             **activation,
         },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
     )
+
+
+def grouped_call(gemm: Gemm) -> LibraryCall | None:
+    """Return the one call of cuBLAS for all groups of a product; None if it computes no such."""
+    if not gemm.groups or gemm.has_end or gemm.mode not in _COMPUTE:
+        return None
+    call = cublas_call(gemm)
+    return replace(call, entry="cublas.grouped")
 
 
 _MIN_CAPABILITY = 80
@@ -146,10 +161,18 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             f"sm_{card.capability}."
         )
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
-    source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
+    text = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
+    (marker,) = [line for line in text.splitlines() if line.lstrip().startswith("# Here stands")]
+    matrices = {tensor.name: math.prod(tensor.shape[-2:]) for tensor in gemm.tensors}
     kernels = []
     for chosen in _CONFIGURATIONS[gemm.mode]:
-        tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
+        tile_rows = gemm.first_tiles(chosen.tile_m)[-1]
+        if not gemm.groups:
+            tile_rows = gemm.B * -(-gemm.M // chosen.tile_m)
+        statements = _product_of_tile(gemm, chosen.tile_m)
+        indent = " " * (len(marker) - len(marker.lstrip()))
+        source = text.replace(marker, "\n".join(indent + line for line in statements))
+        tiles = tile_rows * -(-gemm.N // chosen.tile_n)
         constants: dict[str, KernelConstant] = {
             "m": gemm.M,
             "n": gemm.N,
@@ -157,6 +180,10 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "lda": gemm.lda,
             "ldb": gemm.ldb,
             "ldc": gemm.ldc,
+            "tile_rows": tile_rows,
+            "a_matrix": 0 if gemm.groups else matrices["A"],
+            "b_matrix": matrices["B"],
+            "c_matrix": 0 if gemm.groups else matrices["C"],
             "a_transposed": gemm.a_transposed,
             "b_transposed": gemm.b_transposed,
             "precision": _PRECISIONS.get(gemm.mode, "tf32"),
@@ -183,3 +210,34 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             )
         )
     return kernels
+
+
+def _product_of_tile(gemm: Gemm, tile_m: int) -> list[str]:
+    """Return the statements that set which product a row of tiles belongs to, and its rows.
+
+    Groups are compared one after another, since Triton has no table of constants.
+    """
+    if not gemm.groups:
+        return [
+            "product = 0" if gemm.products == 1 else "product = tile_row // tiles_down",
+            "first_tile_row = product * tiles_down",
+            "tile_rows_of_product = tiles_down",
+            "first_row = 0",
+            "end_row = m",
+        ]
+    names = ("product", "first_tile_row", "tile_rows_of_product", "first_row", "end_row")
+    statements: list[str] = []
+    rows, tiles = itertools.pairwise(gemm.first_rows), itertools.pairwise(gemm.first_tiles(tile_m))
+    for number, (own_rows, (first, next_first)) in enumerate(zip(rows, tiles, strict=True)):
+        if first == next_first:
+            continue
+        values = (number, first, next_first - first, *own_rows)
+        if not statements:
+            statements += [f"{name} = {value}" for name, value in zip(names, values, strict=True)]
+            continue
+        statements.append(f"is_beyond = tile_row >= {first}")
+        statements += [
+            f"{name} = tl.where(is_beyond, {value}, {name})"
+            for name, value in zip(names, values, strict=True)
+        ]
+    return statements

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
@@ -92,9 +92,15 @@ class Tiling(TemplateParameters[Gemm]):
         return math.prod(self.cluster)
 
     def tiles(self, gemm: Gemm) -> int:
-        """Return the number of tiles of C; the tiles of a cluster count as one."""
+        """Return the number of tiles of all C; the tiles of a cluster count as one.
+
+        Each product of a batch, and each group of rows, has tiles of its own.
+        """
         along_m, along_n = self.cluster
-        return -(-gemm.M // (along_m * self.tile_m)) * -(-gemm.N // (along_n * self.tile_n))
+        columns = -(-gemm.N // (along_n * self.tile_n))
+        if gemm.groups:
+            return gemm.first_tiles(along_m * self.tile_m)[-1] * columns
+        return gemm.B * -(-gemm.M // (along_m * self.tile_m)) * columns
 
     def whole_tile_count(self, gemm: Gemm) -> int:
         """Return how many tiles blocks compute whole; the steps of the other tiles are divided."""
@@ -158,7 +164,20 @@ class Tiling(TemplateParameters[Gemm]):
 
     def constants(self, gemm: Gemm) -> dict[str, Constant]:
         """Return the constants of ``tiles.cu`` and ``end.cu``; booleans are for preprocessing."""
+        height = self.cluster[0] * self.tile_m
+        grouped: dict[str, Constant] = {}
+        if gemm.groups:
+            first_tiles = gemm.first_tiles(height)
+            grouped = {
+                "FIRST_ROWS": ", ".join(map(str, gemm.first_rows)),
+                "FIRST_TILES": ", ".join(map(str, first_tiles)),
+                "TILE_ROWS": first_tiles[-1],
+            }
         return {
+            "PRODUCTS": f"{gemm.products}",
+            "GROUPED": bool(gemm.groups),
+            "ALL_M": not any(rows % height for rows in gemm.groups or (gemm.M,)),
+            **grouped,
             "M": gemm.M,
             "N": gemm.N,
             "K": gemm.K,
@@ -195,16 +214,20 @@ _ELEMENTS = {
 
 
 def copied_kernel(
-    gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
+    gemm: Gemm,
+    parameters: Tiling,
+    constants: Mapping[str, Constant],
+    shared_bytes: int,
+    more_texts: Sequence[str] = (),
 ) -> Kernel:
     """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
         "LDA": gemm.lda,
         "LDB": gemm.ldb,
-        "A_WIDTH": copy_width(gemm, gemm.lda),
+        "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
-    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
+    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 
@@ -225,7 +248,8 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, whose names
+            begin with those of the matrices.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -237,10 +261,13 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
+    maps: dict[str, list[str]] = {}
+    for tensor_map in tensor_maps:
+        maps.setdefault(tensor_map.name[0].upper(), []).append(tensor_map.name)
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
-    result = maps.get("C", "C")
-    names = (*(maps.get(name, name) for name in "AB"), *ends, result, *["parts"] * shares)
+    operands = [argument for name in "AB" for argument in maps.get(name, [name])]
+    results = [*maps.get("C", ["C"]), *["C"] * bool(constants.get("ROWS_STORED"))]
+    names = (*operands, *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -263,7 +290,36 @@ def tiled_kernel(
     )
 
 
+def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:
+    """Return a kernel that first copies operands to workspaces, and reads these instead.
+
+    Args:
+        kernel: the kernel of the product.
+        launch: the launch that copies.
+        spaces: the workspaces by the names of the operands.
+    """
+    names = {name: space.name for name, space in spaces.items()}
+    launches = [
+        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        for one in kernel.launches
+    ]
+    return replace(
+        kernel,
+        launches=(launch, *launches),
+        workspaces=(*spaces.values(), *kernel.workspaces),
+    )
+
+
 def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
+
+
+def copy_width_of_a(gemm: Gemm) -> int:
+    """Return how many elements of a stored row of A can be copied at once.
+
+    Where A is stored transposed, groups begin within its rows.
+    """
+    width = copy_width(gemm, gemm.lda)
+    return math.gcd(width, *gemm.groups[:-1]) if gemm.a_transposed else width
