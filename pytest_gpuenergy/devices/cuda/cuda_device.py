@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from pytest_gpuenergy.devices.device import (
     Launches,
     Loaded,
     Repeater,
+    Threshold,
     Timeline,
 )
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
@@ -361,6 +362,11 @@ class _WorkerKernel:
         self._timeout_s = timeout_s
         self._subject = subject
         self._opened_in: int | None = None  # process ID of the worker
+
+    @property
+    def thresholds(self) -> Collection[Threshold]:
+        """None: the hardware tells of no comparison."""
+        return ()
 
     def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
         if self._opened_in is None:
