@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pytest_gpuenergy.energy import Cooling, ThermalModel, ThermalSample
+from pytest_gpuenergy.energy import KnownCooling, ThermalModel, ThermalSample
 
 REST_S = 5.0
 """The shortest idle time after which a run counts as the first of a session."""
@@ -59,7 +59,7 @@ def read_phases(path: Path) -> list[Phase]:
     return [phase for phase in phases if len(phase.samples) >= 2 * RECENT]
 
 
-def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> Cooling:
+def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> KnownCooling:
     """Return what a session with the first runs of a trace learns about the card."""
     model = ThermalModel(phases[0].at_rest())
     for phase in phases[1:]:
@@ -71,7 +71,7 @@ def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> Cooling:
     return model.cooling
 
 
-def rows(rest: Phase, run: Phase, known: Cooling) -> Iterator[str]:
+def rows(rest: Phase, run: Phase, known: KnownCooling) -> Iterator[str]:
     """Yield the lines of a run after a rest: what is expected at each moment."""
     begin_s = run.samples[0].time_s
     end_c = fmean(one.temperature_c for one in run.samples[-RECENT:])

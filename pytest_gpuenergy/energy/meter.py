@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from pytest_gpuenergy.devices import Device, Heater, Repeater
-from pytest_gpuenergy.energy.cooling import Cooling
+from pytest_gpuenergy.energy.cooling import KnownCooling
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
@@ -393,12 +393,12 @@ class WarmthWatch:
                 self._remembered_s = now_s
                 keep_for_later(self._memory, encode(self._model.cooling))
 
-    def _recalled(self) -> Cooling | None:
+    def _recalled(self) -> KnownCooling | None:
         """Return how the card was cooled in an earlier session; None if that is not known."""
         if self._memory is None:
             return None
         with contextlib.suppress(OSError, FormError):
-            remembered = decode(self._memory.read_bytes(), Cooling)
+            remembered = decode(self._memory.read_bytes(), KnownCooling)
             return remembered if remembered.is_sound else None
         return None
 
