@@ -226,10 +226,10 @@ class EnergyMeter:
         edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = _stride(source)
-        # If the source had to be probed first, the load lasted longer. Whether the power
-        # is steady shows after a second, for which a short warm-up does not wait.
-        least_s = min(_STEADY_S, settings.warmup_max_s)
-        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + least_s)
+        # If the source had to be probed first, the load lasted for longer. Whether the power
+        # is steady shows after a second, unless nobody asks.
+        asks = math.isfinite(settings.steady_slope_per_s)
+        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + asks * _STEADY_S)
         steady = preheated = False
         while not (steady and preheated):
             edges.append(source.next_edge(stride))
