@@ -213,35 +213,38 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
   for (int i = 0; i < TILE_M / 2; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
 }
 
-// ---- The sums of a block, in shared memory: TILE_M rows
+// ---- The sums of a cluster, in shared memory
 
-constexpr int SUMS_ROW = TILE_N + 4;  // in which a warp's accesses are in different banks
+// Each block adds and stores some of the tile's rows. It has room for those of all blocks of the cluster:
+// SPLIT lines of sums for each row, in which a warp's accesses are in different banks.
+constexpr int OWN_ROWS = (TILE_M + SPLIT - 1) / SPLIT, SUMS_LINE = TILE_N + 4;
+constexpr int SUMS_BEGIN = SPLIT == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
 
-// A thread has pairs of neighbouring rows of C, in eight columns of a warp's 16 (PTX ISA, "Register
-// Fragments for wgmma.mma_async").
-__device__ __forceinline__ void keep(float* rows, const float (&sums)[TILE_M / 2]) {
-  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
-#pragma unroll
-  for (int i = 0; i < TILE_M / 2; ++i) {
-    rows[(i / 4 * 8 + lane % 4 * 2 + i % 2) * SUMS_ROW + column + i % 4 / 2 * 8] = sums[i];
-  }
-}
-
-// Read two neighbouring sums of a block of the cluster.
-__device__ __forceinline__ float2 read_sums(const float* there, int rank) {
+// Write a sum to the shared memory of a block of the cluster.
+__device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 #if CLUSTERED
-  float2 both;
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %2, %3;\n"
-      "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.f32 [there], %2;\n"
       "}"
-      : "=f"(both.x), "=f"(both.y) : "r"(shared_address(there)), "r"(rank) : "memory");
-  return both;
+      :: "r"(shared_address(there)), "r"(rank), "f"(sum) : "memory");
 #else
-  return *reinterpret_cast<const float2*>(there);
+  *there = sum;
 #endif
+}
+
+// Give each row to the block that adds it. A thread has pairs of neighbouring rows of C, in eight columns of
+// a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
+__device__ __forceinline__ void give(float* lines, const float (&sums)[TILE_M / 2], int rank, int rows) {
+  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < TILE_M / 2; ++i) {
+    int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    float* line = lines + (row % OWN_ROWS * SPLIT + rank) * SUMS_LINE;
+    if (ALL_M || row < rows) write_sum(line + column + i % 4 / 2 * 8, row / OWN_ROWS, sums[i]);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -260,37 +263,46 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* b_stages = aligned<Element>(memory);
   Element* a_stages = b_stages + STAGES * B_STAGE;
-  float* rows = reinterpret_cast<float*>(b_stages);  // once all steps are multiplied
-  if (threadIdx.x == 0) {
+  float* lines = reinterpret_cast<float*>(b_stages + SUMS_BEGIN);
+  bool leader = threadIdx.x == 128 * CONSUMERS;
+  if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], (MAPPED_BYTES > 0) + (A_MAPPED && B_MAPPED ? 0 : COPYING_WARPS));
       initialize(empty[stage], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  arrive_in_cluster();
 
   int rank = blockIdx.x % SPLIT;
   Place place = place_of(blockIdx.x / SPLIT);
-  int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT;
+  int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
   Ring ring;
-  float sums[TILE_M / 2] = {};
-  int warpgroup = own_warpgroup();
-  if (warpgroup >= CONSUMERS) {
-    if (!A_MAPPED || !B_MAPPED || threadIdx.x == 128 * CONSUMERS) {
-      unsigned long long once = read_once(), again = read_again();
-      for (int step = begin; step < end; ++step) {
-        wait(empty[ring.stage], ring.parity ^ 1);
-        copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-                  step * TILE_K, full[ring.stage], once, again);
-        ring.advance();
-      }
+  unsigned long long once = read_once(), again = read_again();
+  auto copy_next = [&] {
+    wait(empty[ring.stage], ring.parity ^ 1);
+    copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
+              step++ * TILE_K, full[ring.stage], once, again);
+    ring.advance();
+  };
+  // The thread that has initialized the barriers need not wait for others to fill all stages.
+  if (A_MAPPED && B_MAPPED && leader) {
+    while (step < end && step < begin + STAGES) copy_next();
+  }
+  __syncthreads();
+
+  if (own_warpgroup() >= CONSUMERS) {
+    if (!A_MAPPED || !B_MAPPED || leader) {
+      while (step < end) copy_next();
     }
+    wait_for_cluster();
   } else {
-    unsigned long long left = described(b_stages + place_in_b(64 * warpgroup, 0), TILE_K * 128, 1024);
+    float sums[TILE_M / 2] = {};
+    int column = threadIdx.x / 128 * 64;
+    unsigned long long left = described(b_stages + place_in_b(column, 0), TILE_K * 128, 1024);
     unsigned long long right = described(a_stages, TILE_K * 128, 1024);
     int before = 0;  // the stage of the step before
-    for (int step = begin; step < end; ++step) {
+    for (; step < end; ++step) {
       wait(full[ring.stage], ring.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
@@ -305,26 +317,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       ring.advance();
     }
     finish<0>(sums);
+    wait_for_cluster();  // its blocks have begun; a block alone is done with its stages
+    give(lines, sums, rank, M - place.row);
   }
 
-  __syncthreads();  // nothing is read or copied any more where the sums are kept
-  if (warpgroup < CONSUMERS) keep(rows, sums);
   meet();
-  for (int i = rank * THREADS + threadIdx.x; i < TILE_M * TILE_N / 2; i += SPLIT * THREADS) {
+  int first = rank * OWN_ROWS, rows = min(min(OWN_ROWS, TILE_M - first), M - place.row - first);
+  for (int i = threadIdx.x; i < rows * (TILE_N / 2); i += THREADS) {
     int row = i / (TILE_N / 2), column = i % (TILE_N / 2) * 2;
-    if (place.row + row >= M) break;
+    const float* line = lines + row * SPLIT * SUMS_LINE + column;
     float pair[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int other = 0; other < SPLIT; ++other) {
-      float2 both = read_sums(rows + row * SUMS_ROW + column, other);
+      float2 both = *reinterpret_cast<const float2*>(line + other * SUMS_LINE);
       pair[0] += both.x;
       pair[1] += both.y;
     }
-    end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, row, column);
-    store_pair<ALL_N>(C + (place.row + row) * LDC + place.column + column, LDC,
+    end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, first + row, column);
+    store_pair<ALL_N>(C + (place.row + first + row) * LDC + place.column + column, LDC,
                       N - place.column - column, pair[0], pair[1]);
   }
-#if CLUSTERED
-  meet();  // others read the sums of this block
-#endif
 }

@@ -117,6 +117,7 @@ class SkinnyParameters(Tiling):
             )
             room = card.shared_bytes // resident - card.reserved_shared_bytes
             room = min(room, card.shared_bytes_of_block) - ALIGNMENT_BYTES
+            room -= base._sums_bytes() if split > 1 else 0
             stages = room // (base.loaded_bytes(gemm) + _BARRIER_BYTES)
             stages = min(stages, _MAX_STAGES, max(2, base.max_steps(gemm)))
             if split > base.steps(gemm) or stages < 2:
@@ -161,10 +162,18 @@ class SkinnyParameters(Tiling):
         lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
+    def _sums_bytes(self) -> int:
+        """Return the shared memory of the sums that a block adds, those of all its cluster."""
+        rows = math.ceil(self.tile_m / self.split) * self.split
+        return 4 * rows * (self.tile_n + 4)
+
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Return a block's dynamic shared memory: stages, later sums, and room to align them."""
-        sums = 4 * self.tile_m * (self.tile_n + 4)
-        return max(self.stages * self.loaded_bytes(gemm), sums) + ALIGNMENT_BYTES
+        """Return a block's dynamic shared memory: stages, sums, and room to align them.
+
+        The sums of a block alone come where its stages were.
+        """
+        stages, sums = self.stages * self.loaded_bytes(gemm), self._sums_bytes()
+        return (max(stages, sums) if self.split == 1 else stages + sums) + ALIGNMENT_BYTES
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block with its barriers, which the kernel declares."""

@@ -550,15 +550,22 @@ FAULTS = {
     ),
     "skinny-sums-not-waited-for": (
         *(replace(SKINNY, split=2), HALF),
-        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+        [("  meet();\n  int first", "  __syncthreads();\n  int first")],
     ),
-    "skinny-block-ends-early": (
+    "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
-        [("meet();  // others read the sums of this block", "")],
+        [
+            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
-    "skinny-sums-kept-early": (
+    "skinny-sums-in-stages-that-are-read": (
         *(replace(SKINNY, tile_n=128), HALF),
-        [("__syncthreads();  // nothing is read or copied any more", "//")],
+        [
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
     "skinny-written": (
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
