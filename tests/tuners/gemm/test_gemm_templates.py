@@ -118,7 +118,7 @@ def skinny(draw: st.DrawFn) -> SkinnyParameters:
         tile_n=draw(st.sampled_from([64, 128])),
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
-        split=draw(st.sampled_from([1, 2, 3, 8])),
+        split=draw(st.sampled_from([1, 2, 3])),
         copying_warps=draw(st.sampled_from([1, 4, 8])),
     )
 
@@ -233,6 +233,19 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
     "wgmma-groups-padded": (
         replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
         Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
+    ),
+    "skinny-batch": (replace(SKINNY, split=2), Gemm("g", 11, 72, 136, "tn", "bfloat16", B=3)),
+    "skinny-batch-unaligned": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 3, 65, 67, "tt", "float16", B=2, bias=True),
+    ),
+    "skinny-groups": (
+        replace(SKINNY, tile_m=16, split=2),
+        Gemm("g", 41, 72, 136, "tn", "bfloat16", groups=(3, 0, 21, 17), bias=True),
+    ),
+    "skinny-groups-unaligned": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 12, 69, 70, "nt", "bfloat16", groups=(0, 11, 1), residual=True),
     ),
     "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
     "wgmma_tf32-groups": (
