@@ -302,12 +302,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (A_MAPPED && B_MAPPED && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
+  __syncwarp();
   __syncthreads();
 
   if (own_warpgroup() >= CONSUMERS) {
     if (!A_MAPPED || !B_MAPPED || leader) {
       while (step < end) copy_next();
     }
+    __syncwarp();
     wait_for_cluster();
   } else {
     float sums[TILE_M / 2] = {};
