@@ -29,7 +29,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         step_cycles: the cycles of the barrier and the addresses of a step.
         loaded_bytes_per_cycle: the bytes that a multiprocessor gets from the L2 in a cycle while
             all multiprocessors load.
-        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle.
+        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle; it was
+            fitted for the template ``skinny`` only; others took 1.1 to 3.6 times as long, in the
+            median 1.7, as it gives, in products with few rows (docs/notes/decoding.md).
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -65,7 +67,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     busy_warps: float = 12.0
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
-    memory_bytes_per_cycle: float = 18.0
+    memory_bytes_per_cycle: float = 11.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0

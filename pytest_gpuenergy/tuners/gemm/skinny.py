@@ -38,7 +38,7 @@ _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
 _TILES_N = (64, 128, 256)
-_TILES_K = (64, 128)
+_TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
 """The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
 _MAX_STAGES = 24
@@ -46,9 +46,13 @@ _COPYING_WARPS = (4, 8)
 """The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
 """The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
-_LOADED_AT_ONCE_BYTES = WARP_LANES * 4 * 16
-"""What a warp that copies has under way: four pieces of 16 bytes of each thread."""
+_LOADED_AT_ONCE_BYTES = WARP_LANES * 6 * 16
+"""What a warp that copies has under way: six pieces of 16 bytes of each thread."""
 _BARRIER_BYTES = 16
+_KEPT_BYTES = 40 << 20
+"""The largest B that may stay in the L2, of which an H100 has 50 MB. On an H200, 33.6 MB that stayed
+there were read 8 % faster the next time, and 8 % slower if others had displaced them
+(docs/notes/decoding.md)."""
 _CLUSTER_AREA = 16
 """The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
 has 16 or 18."""
@@ -184,39 +188,39 @@ class SkinnyParameters(Tiling):
         """Return the clock cycles that the product is expected to take.
 
         Blocks that run at once share what memory gives. One that is alone on its multiprocessor
-        gets what its stages hold in each latency, or what the L2 gives a multiprocessor.
+        gets what its stages hold in each latency, or what the L2 gives a multiprocessor, and takes
+        the time of a step's barriers and instructions.
         """
         costs = costs or costs_of(self.family)
         resident = self.resident(gemm, card)
         clusters = _CLUSTER_AREA * resident // self.split
         at_once = max(1, clusters * card.multiprocessors // _CLUSTER_AREA)
-        waves, rest = divmod(self.tiles(gemm), at_once)
+        tiles = self.tiles(gemm)
+        waves, rest = divmod(tiles, at_once)
         steps = self.max_steps(gemm)
         loaded = self.loaded_bytes(gemm)
         instruction = WARPGROUP_ROWS * _DEPTH * self.tile_m / PRODUCTS_PER_CYCLE
         read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
-
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        batches = self._copied_bytes(gemm) / (_LOADED_AT_ONCE_BYTES * self.copying_warps)
+        at_once_bytes = _LOADED_AT_ONCE_BYTES * self.copying_warps
+        batches = math.ceil(self._copied_bytes(gemm) / at_once_bytes)
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
+        alone = costs.step_cycles + costs.product_share * busy / self.consumers
+        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
+        sums = 4 * self.tile_m * self.tile_n / costs.parts_bytes_per_cycle
+        beside = costs.first_cycles + sums + (costs.cluster_cycles + sums) * (self.split > 1)
 
-        def steps_cycles(count: int) -> float:
+        def wave_cycles(count: int, share: float) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
             multiplying = count * busy * costs.product_share
-            return steps * max(loading, waiting, multiplying, costs.step_cycles)
+            return beside + max(share * moved, steps * max(loading, waiting, multiplying, alone))
 
-        beside = costs.first_cycles
-        total = waves * (steps_cycles(resident) + beside)
+        total = costs.start_cycles + waves * wave_cycles(resident, at_once / tiles)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
-            total += steps_cycles(count) + beside
-        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
-        total = max(total, moved + beside)
-        if self.split > 1:
-            total += costs.cluster_cycles
-        summing = 4 * self.tile_m * self.tile_n * (1 + 1 / self.split)
-        return float(costs.start_cycles + total + summing / costs.parts_bytes_per_cycle)
+            total += wave_cycles(count, rest / tiles)
+        return float(total)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
@@ -231,6 +235,7 @@ class SkinnyParameters(Tiling):
             "CLUSTERED": self.split > 1,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
+            "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
             "A_MAPPED": can_be_mapped(gemm, gemm.lda),
             "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
