@@ -29,9 +29,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         step_cycles: the cycles of the barrier and the addresses of a step.
         loaded_bytes_per_cycle: the bytes that a multiprocessor gets from the L2 in a cycle while
             all multiprocessors load.
-        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle; it was
-            fitted for the template ``skinny`` only; others took 1.1 to 3.6 times as long, in the
-            median 1.7, as it gives, in products with few rows (docs/notes/decoding.md).
+        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle. It
+            was fitted for the template ``skinny`` only; with few rows, others took 1.1 to 3.6 times
+            as long as that says, in the median 1.7 (docs/notes/decoding.md).
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.

@@ -50,9 +50,11 @@ _LOADED_AT_ONCE_BYTES = WARP_LANES * 6 * 16
 """What a warp that copies has under way: six pieces of 16 bytes of each thread."""
 _BARRIER_BYTES = 16
 _KEPT_BYTES = 40 << 20
-"""The largest B that may stay in the L2, of which an H100 has 50 MB. On an H200, 33.6 MB that stayed
-there were read 8 % faster the next time, and 8 % slower if others had displaced them
-(docs/notes/decoding.md)."""
+"""The largest B that may stay in the L2, of which an H100 has 50 MB.
+
+On an H200, 33.6 MB that could stay there were read 8 % faster the next time, and 8 % slower if
+others had displaced them (docs/notes/decoding.md).
+"""
 _CLUSTER_AREA = 16
 """The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
 has 16 or 18."""
