@@ -11,6 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     MAX_BLOCKS_OF_CLUSTER,
@@ -41,7 +42,7 @@ _TILES_N = (64, 128, 256)
 _TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
 """The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
-_MAX_STAGES = 24
+_MIN_STAGES, _MAX_STAGES = 3, 24
 _COPYING_WARPS = (4, 8)
 """The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
@@ -107,11 +108,11 @@ class SkinnyParameters(Tiling):
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
         rows = max(gemm.groups or (gemm.M,))
-        if rows > _MOST_M:
+        if rows > 2 * FEW_ROWS:
             return
         heights = [
             math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M
-            for count in ((1, 2) if rows > WARPGROUP_ROWS else (1,))
+            for count in ((1, 2) if rows > FEW_ROWS else (1,))
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
@@ -126,9 +127,10 @@ class SkinnyParameters(Tiling):
             room = min(room, card.shared_bytes_of_block) - ALIGNMENT_BYTES
             room -= base._sums_bytes() if split > 1 else 0
             stages = room // (base.loaded_bytes(gemm) + _BARRIER_BYTES)
-            stages = min(stages, _MAX_STAGES, max(2, base.max_steps(gemm)))
-            if split > base.steps(gemm) or stages < 2:
+            enough = max(2, base.max_steps(gemm))
+            if split > base.steps(gemm) or stages < min(_MIN_STAGES, enough):
                 continue
+            stages = min(stages, _MAX_STAGES, enough)
             chosen = replace(base, stages=stages)
             if chosen not in tried and chosen.resident(gemm, card):
                 tried.add(chosen)
@@ -216,9 +218,11 @@ class SkinnyParameters(Tiling):
         def wave_cycles(count: int, share: float) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
             multiplying = count * busy * costs.product_share
-            return beside + max(share * moved, steps * max(loading, waiting, multiplying, alone))
+            return max(share * moved, steps * max(loading, waiting, multiplying, alone))
 
-        total = costs.start_cycles + waves * wave_cycles(resident, at_once / tiles)
+        # Of a wave's blocks, some begin and end while others load.
+        total = costs.start_cycles + beside * (1 + max(0, waves + bool(rest) - 1) / resident)
+        total += waves * wave_cycles(resident, at_once / tiles)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
             total += wave_cycles(count, rest / tiles)

@@ -590,7 +590,7 @@ FAULTS = {
     ),
     "skinny-line-not-cut-off": (
         *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
-        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+        [("if (left[i] < PIECE) whole = beginning(whole, left[i]);", "")],
     ),
 }
 
