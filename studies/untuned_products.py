@@ -70,7 +70,7 @@ MMA_RANKS = 40
 """The ranks within which the template `mma` is timed where others are chosen."""
 MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
-WINDOW_S, WARM_S, GRAPH_S = 0.05, 0.02, 0.006
+WINDOW_S, WARM_S, GRAPH_S = 0.045, 0.015, 0.005
 JOULES_S = 0.55
 TOLERANCE = {"float32": 1e-5, "3xtf32": 1e-5, "tf32": 1.5e-3, "float16": 1e-3, "bfloat16": 6e-3}
 """The largest error allowed, relative to the largest element of the result."""

@@ -255,7 +255,7 @@ def test_it_computes_batches_and_groups(device, name):
     [
         # Rows beyond the end of a group are those of the next one.
         ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
-        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M;", "bool boxed = true;"),
         ("simt-batch", "B + place.product *", "B + 0 *"),
         ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
         ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
