@@ -119,7 +119,8 @@ class Trial:
     def group(self) -> tuple[object, ...]:
         """What the trials have in common that may be compared."""
         kind = "records" if self.source == "records" else self.source
-        return kind, self.gpu, self.size, self.gemm.layout, self.gemm.mode
+        several = self.gemm.B, self.gemm.groups
+        return kind, self.gpu, self.size, self.gemm.layout, several, self.gemm.mode
 
     @cached_property
     def cycles(self) -> float:

@@ -5,8 +5,6 @@ This is what all templates for matrix products share.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +99,7 @@ class Tiling(TemplateParameters[Gemm]):
         along_m, along_n = self.cluster
         columns = -(-gemm.N // (along_n * self.tile_n))
         if gemm.groups:
-            return _first_tiles(gemm.groups, along_m * self.tile_m)[-1] * columns
+            return gemm.first_tiles(along_m * self.tile_m)[-1] * columns
         return gemm.B * -(-gemm.M // (along_m * self.tile_m)) * columns
 
     def whole_tile_count(self, gemm: Gemm) -> int:
@@ -169,9 +167,9 @@ class Tiling(TemplateParameters[Gemm]):
         height = self.cluster[0] * self.tile_m
         grouped: dict[str, Constant] = {}
         if gemm.groups:
-            first_tiles = _first_tiles(gemm.groups, height)
+            first_tiles = gemm.first_tiles(height)
             grouped = {
-                "FIRST_ROWS": ", ".join(map(str, first_rows(gemm))),
+                "FIRST_ROWS": ", ".join(map(str, gemm.first_rows)),
                 "FIRST_TILES": ", ".join(map(str, first_tiles)),
                 "TILE_ROWS": first_tiles[-1],
             }
@@ -200,17 +198,6 @@ class Tiling(TemplateParameters[Gemm]):
             "WITH_RESIDUAL": gemm.residual,
             "ACTIVATION": f"{ACTIVATIONS.index(gemm.activation)}",
         }
-
-
-def first_rows(gemm: Gemm) -> tuple[int, ...]:
-    """Return the first row of each group in A and C, and the number of all rows."""
-    return tuple(itertools.accumulate(gemm.groups, initial=0))
-
-
-@functools.lru_cache(maxsize=64)  # thousands of tilings of a product ask for a few heights
-def _first_tiles(groups: tuple[int, ...], height: int) -> tuple[int, ...]:
-    """Return the first row of tiles of each group, and the number of all of them."""
-    return tuple(itertools.accumulate((-(-rows // height) for rows in groups), initial=0))
 
 
 _SUM_THREADS = 256
@@ -335,4 +322,4 @@ def copy_width_of_a(gemm: Gemm) -> int:
     Where A is stored transposed, groups begin within its rows.
     """
     width = copy_width(gemm, gemm.lda)
-    return math.gcd(width, *first_rows(gemm)[:-1]) if gemm.a_transposed else width
+    return math.gcd(width, *gemm.groups[:-1]) if gemm.a_transposed else width

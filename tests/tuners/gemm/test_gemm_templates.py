@@ -282,7 +282,7 @@ def test_each_row_of_each_product_is_in_one_tile(more, chosen, n):
     gemm = Gemm("g", sum(more.get("groups", (77,))), n, 64, **more)
     height = chosen.cluster[0] * chosen.tile_m
     width = chosen.cluster[1] * chosen.tile_n
-    covered = [range(0, rows, height) for rows in gemm.rows_of_products]
+    covered = [range(0, rows, height) for rows in gemm.groups or (gemm.M,) * gemm.B]
     assert chosen.tiles(gemm) == sum(map(len, covered)) * -(-n // width)
 
 
