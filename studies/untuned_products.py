@@ -396,10 +396,10 @@ def measure(
     card = Card()
     submitted: dict[int, Any] = {}
 
-    def submit_until(last: int) -> None:
-        """Let kernels of all products that have been ranked be compiled."""
-        for number in range(len(tasks)):
-            if number not in submitted and (number <= last or ranked[number].done()):
+    def submit_from(first: int) -> None:
+        """Let kernels of this product and of all further ones that are ranked be compiled."""
+        for number in range(first, len(tasks)):
+            if number not in submitted and (number == first or ranked[number].done()):
                 submitted[number] = [
                     (*one, compilers.submit(one[-1]))
                     for one in ranked[number].result()[: 1 + tasks[number].others]
@@ -417,7 +417,7 @@ def measure(
         gemm = task.gemm
         if time.monotonic() - started_s > task.until_s:
             continue
-        submit_until(number)
+        submit_from(number)
         if not submitted[number]:
             continue
         tensors = card.tensors(gemm)
