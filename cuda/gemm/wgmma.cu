@@ -209,8 +209,11 @@ __device__ __forceinline__ void store(
       Element* box = boxes + stored++ % C_BOXES * C_BOX;
 #if BOXED_C
       if (threadIdx.x % 32 == 0) {
-        if (boxed) wait_for_boxes<C_BOXES - 1>();
-        else wait_for_boxes<0>();  // what is stored without a copy does not count
+        if (boxed) {
+          wait_for_boxes<C_BOXES - 1>();
+        } else {
+          wait_for_boxes<0>();  // the latest one to be read may be of this box
+        }
       }
       __syncwarp();
 #endif

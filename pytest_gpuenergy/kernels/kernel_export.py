@@ -47,8 +47,6 @@ _TYPES = {
     "int64": "long long",
 }
 """The types of the driver's ``Type``, in C++."""
-_DEFAULT_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +259,8 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
             f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, "
             f"stream>>>(\n      {arguments});"
         )
-        if launch.shared_bytes > _DEFAULT_SHARED_BYTES:
+        # Without this, static and dynamic shared memory together are limited to 48 KiB.
+        if launch.shared_bytes:
             attributes += (
                 f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
                 f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "
