@@ -104,20 +104,16 @@ def curve() -> list[tuple[str, Gemm]]:
     return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
 
 
-def chosen(gemm: Gemm, others: int, views: int | None) -> list[tuple[int, float, str, Kernel]]:
+def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the best of other templates, then of other tiles.
 
     Each has its rank, the cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
-    if views is not None:
-        ranked = [one for one in ranked if getattr(one, "views", False) == views]
-    if not ranked:
-        return []
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        kind = (one.template, getattr(one, "views", 0), getattr(one, "turned", 0))
+        kind = (one.template, getattr(one, "turned", 0))
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
@@ -355,7 +351,6 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
-    parser.add_argument("--views", type=int, choices=(0, 1), help="Only kernels with, or without")
     parser.add_argument(
         "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
     )
@@ -372,7 +367,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         firsts = {task.gemm: task for task in reversed(tasks)}
         futures = {
-            gemm: pool.submit(chosen, gemm, firsts[gemm].others, options.views)
+            gemm: pool.submit(chosen, gemm, firsts[gemm].others)
             for gemm in dict.fromkeys(task.gemm for task in tasks)
         }
         ranked = [futures[task.gemm] for task in tasks]
@@ -418,8 +413,6 @@ def measure(
         if time.monotonic() - started_s > task.until_s:
             continue
         submit_from(number)
-        if not submitted[number]:
-            continue
         tensors = card.tensors(gemm)
         reference = card.reference(gemm, tensors)
         about = {"source": task.source, "gpu": card.name}

@@ -188,15 +188,10 @@ def plot(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _contender(one: Mapping[str, Any]) -> str | None:
-    """Return the line of the plot in which a kernel is: the first choice, and what copies rows."""
+    """Return the line of the plot in which a kernel is; only the first choice is."""
     if "contender" in one:
         return "cuBLASLt"
-    if one["rank"] == 0:
-        return "template"
-    copied = not one["parameters"].get("views")
-    element_bytes = 4 if "tf32" in one["workload"]["mode"] else 2
-    aligned = one["workload"]["K"] * element_bytes % 16 == 0
-    return "template with copies" if one["template"] == "wgmma" and copied and not aligned else None
+    return "template" if one["rank"] == 0 else None
 
 
 @in_one_sentence
