@@ -55,13 +55,22 @@ __device__ __forceinline__ unsigned long long read_again() {
   return policy;
 }
 
-__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y,
+__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y, int z,
                                          Barrier& full, unsigned long long policy) {
+#if PRODUCTS > 1
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;"
+      :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&full)),
+         "l"(policy)
+      : "memory");
+#else
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
       ".L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;"
       :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full)), "l"(policy)
       : "memory");
+#endif
 }
 
 // ---- Copies by threads
@@ -107,10 +116,10 @@ __device__ __forceinline__ uint4 beginning(const uint4& piece, int count) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Copy the same box as copy_box would of a matrix of HEIGHT rows of LENGTH elements that are DISTANCE
-// apart: LINES lines from the element (x, y) on. What lies outside becomes 0.
-template <int LENGTH, int HEIGHT, int DISTANCE, int LINES>
-__device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y) {
+// Copy the same box as copy_box would of matrix z, of MATRICES of HEIGHT rows of LENGTH elements that are
+// DISTANCE apart: LINES lines from the element (x, y) on. What lies outside becomes 0.
+template <int LENGTH, int HEIGHT, int DISTANCE, int LINES, int MATRICES>
+__device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y, int z) {
   constexpr int AT_ONCE = COPIERS / PIECES_OF_LINE, LOADS = 4;  // of a thread, before it waits for them
   int thread = threadIdx.x % COPIERS, piece = thread % PIECES_OF_LINE;
   int left = LENGTH - x - piece * PIECE;
@@ -120,12 +129,13 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
     int shift[LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      int line = first + i * AT_ONCE, place = (y + line) * DISTANCE + x + piece * PIECE;
+      int line = first + i * AT_ONCE;
+      int place = (z * HEIGHT + y + line) * DISTANCE + x + piece * PIECE;
       shift[i] = place % PIECE;
       if (line < LINES && y + line < HEIGHT && left > 0) {
-        low[i] = read_piece<HEIGHT * DISTANCE>(from, place / PIECE);
+        low[i] = read_piece<MATRICES * HEIGHT * DISTANCE>(from, place / PIECE);
         if (shift[i] + min(left, PIECE) > PIECE) {
-          high[i] = read_piece<HEIGHT * DISTANCE>(from, place / PIECE + 1);
+          high[i] = read_piece<MATRICES * HEIGHT * DISTANCE>(from, place / PIECE + 1);
         }
       }
     }
@@ -154,10 +164,10 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, co
     Element* to = b_stage + i * (B_TRANSPOSED ? TILE_N : TILE_K);
     int x = B_TRANSPOSED ? k + i : place.column + i, y = B_TRANSPOSED ? place.column : k;
 #if B_MAPPED
-    if (leader) copy_box(to, B, x, y, full, once);
+    if (leader) copy_box(to, B, x, y, place.product, full, once);
 #else
-    copy_lines<B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_TRANSPOSED ? TILE_N : TILE_K>(
-        to, B, x, y);
+    copy_lines<B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_TRANSPOSED ? TILE_N : TILE_K,
+               PRODUCTS>(to, B, x, y, place.product);
 #endif
   }
 #pragma unroll
@@ -165,10 +175,10 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, co
     Element* to = a_stage + i * (A_TRANSPOSED ? TILE_K : TILE_M);
     int x = A_TRANSPOSED ? place.row + i : k + i, y = A_TRANSPOSED ? k : place.row;
 #if A_MAPPED
-    if (leader) copy_box(to, A, x, y, full, again);
+    if (leader) copy_box(to, A, x, y, matrix_of(place), full, again);
 #else
-    copy_lines<A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_TRANSPOSED ? TILE_K : TILE_M>(
-        to, A, x, y);
+    copy_lines<A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_TRANSPOSED ? TILE_K : TILE_M,
+               GROUPED ? 1 : PRODUCTS>(to, A, x, y, matrix_of(place));
 #endif
   }
   if (!A_MAPPED || !B_MAPPED) {
@@ -312,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   meet();
   for (int i = rank * THREADS + threadIdx.x; i < TILE_M * TILE_N / 2; i += SPLIT * THREADS) {
     int row = i / (TILE_N / 2), column = i % (TILE_N / 2) * 2;
-    if (place.row + row >= M) break;
+    if (place.row + row >= place.end) break;
     float pair[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int other = 0; other < SPLIT; ++other) {
@@ -321,8 +331,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       pair[1] += both.y;
     }
     end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, row, column);
-    store_pair<ALL_N>(C + (place.row + row) * LDC + place.column + column, LDC,
-                      N - place.column - column, pair[0], pair[1]);
+    store_pair<ALL_N>(C + place_in_c(place) + row * LDC + column, LDC, N - place.column - column,
+                      pair[0], pair[1]);
   }
 #if CLUSTERED
   meet();  // others read the sums of this block

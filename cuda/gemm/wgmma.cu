@@ -208,7 +208,13 @@ __device__ __forceinline__ void store(
     for (int n = 0; n < TILE_N; n += LINE) {
       Element* box = boxes + stored++ % C_BOXES * C_BOX;
 #if BOXED_C
-      if (threadIdx.x % 32 == 0) wait_for_boxes<C_BOXES - 1>();
+      if (threadIdx.x % 32 == 0) {
+        if (boxed) {
+          wait_for_boxes<C_BOXES - 1>();
+        } else {
+          wait_for_boxes<0>();  // the latest one to be read may be of this box
+        }
+      }
       __syncwarp();
 #endif
       fill_box(box, line, n, sums.of[i], end);

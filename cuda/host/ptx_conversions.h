@@ -1,6 +1,7 @@
 // Conversions of inline PTX.
 #pragma once
 
+#include "fp8_codes.h"
 #include "ptx_registers.h"
 
 namespace cuhost {
@@ -79,6 +80,31 @@ inline unsigned cuhost_to_pair(unsigned high, unsigned low) {
     return finite ? cuhost_finite<T>(result) : result;
   };
   return half(high) << 16 | half(low);
+}
+
+template <class Code>
+inline unsigned cuhost_to_fp8_pair(unsigned high, unsigned low) {
+  return (unsigned)Code::code(cuhost_f32::get(high)) << 8 | Code::code(cuhost_f32::get(low));
+}
+template <class Code>
+inline unsigned cuhost_to_fp8_pair(unsigned pair) {
+  return (unsigned)Code::code(cuhost_f16::get(pair >> 16).wide()) << 8 | Code::code(cuhost_f16::get(pair & 0xffff).wide());
+}
+template <class Code>
+inline unsigned cuhost_from_fp8_pair(unsigned pair) {
+  return (unsigned)Code::half(pair >> 8 & 0xff).cuhost_bits << 16 | Code::half(pair & 0xff).cuhost_bits;
+}
+
+// The first operand becomes the upper number, and the third one what is above both.
+template <class T>
+inline unsigned cuhost_packed(unsigned high, unsigned low, unsigned above) {
+  using L = std::numeric_limits<typename T::value>;
+  constexpr int width = 8 * sizeof(typename T::value);
+  auto one = [](unsigned bits) {
+    int v = (int)bits;
+    return (unsigned)(v < L::min() ? L::min() : v > L::max() ? L::max() : v) & ((1u << width) - 1);
+  };
+  return (unsigned)((unsigned long long)above << (2 * width)) | one(high) << width | one(low);
 }
 
 }  // namespace cuhost

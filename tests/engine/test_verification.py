@@ -71,6 +71,7 @@ class FakeLoaded:
     device: FakeDevice
     arenas: Mapping[str, Arena]
     timeout_s: float
+    thresholds = ()
 
     def run(self, order_seed: int = 0) -> None:
         self.device.calls.append((order_seed, self.timeout_s))

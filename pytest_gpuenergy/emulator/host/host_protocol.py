@@ -31,6 +31,7 @@ _OUTCOMES: dict[str, Outcome] = {
 _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
 _WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
+_COMPARED = re.compile(r"compared((?: [fi]-?\d[\d.e+-]{0,30})*)")
 _MOST_BYTES = 1 << 20  # of an answer
 _SHOWN = 1000  # characters of a text that the kernel may have made up
 
@@ -192,6 +193,10 @@ class ProcessAnswers:
 
     Args:
         entry: the name of the kernel in messages.
+
+    Attributes:
+        compared: the numbers that inspected runs have compared others with, see comparisons.cpp:
+            ``f`` or ``i``, for real numbers or integers, and the number.
     """
 
     def __init__(self, entry: str) -> None:
@@ -202,6 +207,7 @@ class ProcessAnswers:
         self._read_bytes = 0
         self._lines: list[str] = []
         self._waiting: tuple[str, ...] = ()
+        self.compared: dict[str, None] = {}
 
     def ask(self) -> str:
         """Return the token of a new question, or of the last one if it has no answer yet."""
@@ -234,6 +240,8 @@ class ProcessAnswers:
             text = line[len(start) :].decode(errors="replace")
             if waiting := _WAITING.fullmatch(text):
                 self._waiting = waiting.groups()
+            elif compared := _COMPARED.fullmatch(text):
+                self.compared |= dict.fromkeys(compared[1].split())
             else:
                 self._lines.append(text)
 

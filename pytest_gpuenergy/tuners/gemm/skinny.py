@@ -100,11 +100,12 @@ class SkinnyParameters(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
-        if gemm.M > _MOST_M:
+        most = max(gemm.groups or (gemm.M,))
+        if most > _MOST_M:
             return
         heights = [
-            math.ceil(gemm.M / count / _INSTRUCTION_M) * _INSTRUCTION_M
-            for count in ((1, 2) if gemm.M > WARPGROUP_ROWS else (1,))
+            math.ceil(most / count / _INSTRUCTION_M) * _INSTRUCTION_M
+            for count in ((1, 2) if most > WARPGROUP_ROWS else (1,))
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)

@@ -239,6 +239,19 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
         replace(TF32, blocks=3),
         Gemm("g", 171, 72, 100, "tn", "3xtf32", groups=(3, 0, 64, 104), bias=True),
     ),
+    "skinny-batch": (replace(SKINNY, split=2), Gemm("g", 5, 72, 136, "tn", "bfloat16", B=3)),
+    "skinny-batch-unaligned": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 11, 67, 71, "nt", "bfloat16", B=2, bias=True, residual=True),
+    ),
+    "skinny-groups": (
+        replace(SKINNY, tile_m=16, split=2),
+        Gemm("g", 27, 72, 136, "tn", "bfloat16", groups=(3, 0, 16, 7, 1), bias=True),
+    ),
+    "skinny-groups-unaligned": (
+        replace(SKINNY, tile_m=16, copying_warps=4),
+        Gemm("g", 27, 67, 69, "tt", "float16", groups=(0, 3, 23, 1), residual=True),
+    ),
 }
 
 
@@ -255,8 +268,15 @@ def test_it_computes_batches_and_groups(device, name):
     [
         # Rows beyond the end of a group are those of the next one.
         ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
-        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M", "bool boxed = true"),
+        (
+            "wgmma-groups",
+            "wait_for_boxes<0>();  // the latest",
+            "wait_for_boxes<1>();  // the latest",
+        ),
         ("simt-batch", "B + place.product *", "B + 0 *"),
+        ("skinny-groups", "place.row + row >= place.end", "place.row + row >= M"),
+        ("skinny-batch-unaligned", "(z * HEIGHT + y + line)", "(y + line)"),
         ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
         ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
     ],
@@ -266,7 +286,7 @@ def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right
     kernel = chosen.kernel(gemm)
     assert kernel.source.count(right) == 1
     broken = replace(kernel, source=kernel.source.replace(right, wrong))
-    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|written"):
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|fence"):
         verify_on_device(device, broken, gemm)
 
 
