@@ -445,7 +445,7 @@ def test_no_clock_is_locked_where_writes_are_denied(device):
         Lease(device).set(Setpoint(sm_clock_mhz=clock_mhz))
 
 
-def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device):
+def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device, record_property):
     heater = device.heater()
     if heater is None:
         pytest.skip("only one process may use this GPU")
@@ -458,6 +458,6 @@ def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device):
         repeater.stop()
     device.renew()
     assert power_w is not None
-    print(f"\nthe heater draws {power_w:.0f} W")
+    record_property("heater_w", round(power_w))
     assert power_w > 0.3 * read_limits(device).current_w
     assert len(processes_on(device) - before) <= 1  # this process, if it has a context now
