@@ -608,7 +608,8 @@ FAULTS = {
         [("return B_VIEWS == 1 ? line :", "return true ? line :")],
     ),
     "skinny-line-not-cut-off": (
-        *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71, B=2),
         [("if (left[i] < PIECE) whole = beginning(whole, left[i]);", "")],
     ),
 }
