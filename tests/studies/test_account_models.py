@@ -25,7 +25,7 @@ def study(
 
     def gpuenergy(words: list[str]) -> int:
         commands.append(words)
-        print("said by", words[0])
+        sys.stdout.write(f"said by {words[0]}\n")
         if words[0] == "profile":
             run = Path(words[words.index("--out") + 1])
             run.mkdir()
