@@ -91,7 +91,7 @@ from .play.changes import (
     fusible_modules as fusible_modules,
 )
 from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
-from .play.rank_replay import ReplayOptions as ReplayOptions
+from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,

@@ -18,6 +18,7 @@ from pytest_gpuenergy.replay import (
     Account,
     UniqueCall,
     account_for_step,
+    call_settings,
     extract_kernels,
     gaps_key,
     module_level,
@@ -389,3 +390,21 @@ class TestBloomOnAnH200:
         assert found.coverage > 0.99
         assert found.time_error is not None
         assert abs(found.time_error) < 0.03
+
+
+def test_calls_that_take_little_of_every_step_are_measured_briefly():
+    calls = [
+        call("large", {0: 290, 1: 1}),
+        call("minor", {0: 9}),
+        call("slight", {0: 1, 1: 0}),
+        call("large later", {0: 1, 1: 99}),
+        call("elsewhere", {7: 5}),
+    ]
+    found = call_settings(calls, [0, 1])
+    assert {*found} == {"minor", "slight", "elsewhere"}
+    minor, slight = found["minor"], found["slight"]
+    assert slight.warmup_s + slight.min_measure_s < minor.warmup_s + minor.min_measure_s
+    assert slight.max_measure_s < minor.max_measure_s
+    assert found["elsewhere"] == slight
+    briefly = call_settings(calls, [0, 1], brief=True)
+    assert briefly == {**dict.fromkeys(briefly, slight), "large": minor, "large later": minor}

@@ -62,8 +62,6 @@ OTHERS_JSONL = "measurements-others.jsonl"
 
 _MINOR_SHARE = 0.05
 """The share of a step's GPU time below which a call is measured briefly."""
-_TINY_SHARE = 0.005
-"""The share of a step's GPU time below which a call is measured as shortly as possible."""
 _BRIEF = MeterSettings(
     warmup_s=0.6,
     warmup_max_s=0.6,
@@ -75,16 +73,27 @@ _BRIEF = MeterSettings(
     preheat_s=0.0,
 )
 """The settings for a minor call, whose error hardly counts in the sum: half the time of others."""
-_SHORT = dataclasses.replace(
+_SLIGHT_SHARE = 0.01
+"""The share of a step's GPU time below which a call is measured even more briefly."""
+_SLIGHT = dataclasses.replace(
     _BRIEF,
     warmup_s=0.3,
     warmup_max_s=0.3,
-    min_trials=2,
-    min_measure_s=0.2,
-    max_measure_s=0.3,
-    relative_half_width=0.05,
+    steady_slope_per_s=0.2,
+    min_trials=3,
+    min_measure_s=0.3,
+    max_measure_s=0.6,
+    relative_half_width=0.03,
 )
-"""The settings for a tiny call: half the time again."""
+"""The settings for a slight call. Most of the calls of a language model are slight."""
+_FROM_HOST = MeterSettings(
+    warmup_max_s=2.0,
+    steady_slope_per_s=0.03,
+    max_measure_s=2.0,
+    relative_half_width=0.015,
+)
+"""The settings for a step that the host launches, whose power varies with the host's load: 5 s did
+not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S, _IDLE_BRIEF_S = 3.0, 1.0
@@ -181,7 +190,10 @@ class RankReplay:
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
-        plan = self.planner(profile, calls, chosen, steps)
+        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        with harness.heating():  # loading the model takes seconds
+            plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
@@ -189,12 +201,12 @@ class RankReplay:
         if self.others:
             self._keep_others()
         RunFolder(self.results).restart(run, self._all())
-        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
-        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
         modules = [module_level(name) for name in profile.modules]
         levels = (GRAPH, EAGER, LAYERS, *modules)
-        shares = largest_shares(calls, steps)
-        shares |= {step_key(step, level): _TINY_SHARE for step in steps for level in modules}
+        brief = self.options.brief
+        settings = call_settings(calls, steps, brief=brief)
+        settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
+        settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
@@ -209,15 +221,16 @@ class RankReplay:
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    settings = None if item.together else self._settings(shares.get(item.key, 1.0))
-                    self._measure(harness, item, setpoint, enforced, settings)
+                    own = (
+                        None if item.together else settings.get(item.key, _BRIEF if brief else None)
+                    )
+                    self._measure(harness, item, setpoint, enforced, own)
                 idle_w = self._idle_w(plan)
                 planned = []
                 if self.options.changes and plan.changes is not None:
-                    settings = self._settings(_TINY_SHARE)
                     for found in plan.changes(group):
                         for item in found.items:
-                            self._measure(harness, item, setpoint, enforced, settings)
+                            self._measure(harness, item, setpoint, enforced, _SLIGHT)
                         planned.append(found.change)
                     self.missing |= plan.missing
                 changes += change_savings(planned, group, setpoint.label)
@@ -346,6 +359,8 @@ class RankReplay:
             return
         profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
+        if settings is not None:
+            settings = dataclasses.replace(settings, min_launches=self.options.runs)
         try:
             found = harness.measure_callable(
                 what.repeater,
@@ -377,12 +392,6 @@ class RankReplay:
             f"{emulated_mark(self.station.device.emulated)}"
         )
 
-    def _settings(self, share: float) -> MeterSettings | None:
-        """Return how to measure what has this share of a step; None for the meter's settings."""
-        tiers = (None, _BRIEF, _SHORT, _SHORT)
-        tier = tiers[self.options.brief + (share < _MINOR_SHARE) + (share < _TINY_SHARE)]
-        return tier and dataclasses.replace(tier, min_launches=self.options.runs)
-
     def _idle_w(self, plan: ReplayPlan) -> float:
         """Measure the card's power directly after a load, with its contexts and clocks of then."""
         device = self.station.device
@@ -407,18 +416,32 @@ class RankReplay:
             yield from savings(step, calls, self.measurements, self.reference.label)
 
 
-def largest_shares(calls: Sequence[UniqueCall], steps: Sequence[int]) -> dict[str, float]:
-    """Return, by the id of each call, its largest share of the GPU time of a step."""
+def call_settings(
+    calls: Sequence[UniqueCall], steps: Sequence[int], *, brief: bool = False
+) -> dict[str, MeterSettings]:
+    """Return the settings, by id, for the calls that are measured for a shorter time than usual.
+
+    Args:
+        calls: The calls of all steps.
+        steps: The steps that are accounted for.
+        brief: Whether calls that take much of a step are measured briefly, too.
+    """
 
     def time_us(call: UniqueCall, step: int) -> float:
         return max(call.steps.get(step, 0), call.in_graph.steps.get(step, 0)) * call.call_us
 
     total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
-    return {
+    shares = {
         call.id: max(
             time_us(call, step) / total_us[step] if total_us[step] else 0.0 for step in steps
         )
         for call in calls
+    }
+    slight = _MINOR_SHARE if brief else _SLIGHT_SHARE
+    return {
+        key: _SLIGHT if share < slight else _BRIEF
+        for key, share in shares.items()
+        if brief or share < _MINOR_SHARE
     }
 
 
