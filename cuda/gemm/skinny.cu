@@ -11,10 +11,8 @@
 //   CONSUMERS          warpgroups that multiply, each 64 columns of C
 //   COPYING_WARPS      warps that copy
 //   B_KEPT             whether B may stay in the L2, since all of it fits
-//   A_MAPPED, B_MAPPED whether tensor maps describe the matrix; otherwise threads copy it, since its rows
+//   A_MAPPED, B_MAPPED whether a tensor map describes the matrix; otherwise threads copy it, since its rows
 //                      are not a multiple of 16 bytes apart
-//   B_VIEWS            tensor maps of B: 1, or as many as there are elements in 16 bytes. Each describes every
-//                      B_VIEWS-th row of a B by columns, a view: its rows are a multiple of 16 bytes apart
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n16k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   LEFT_PLACE, RIGHT_PLACE, ADD_PLACE   its other operands
@@ -40,14 +38,8 @@ static_assert(TILE_N == 64 * CONSUMERS && TILE_M % 8 == 0 && TILE_K % LINE == 0,
 #else
 #define A_PARAMETER const Element* __restrict__ A
 #endif
-#if B_VIEWS > 1
-#define B_PARAMETER                                                                    \
-  const __grid_constant__ CUtensorMap b_map, const __grid_constant__ CUtensorMap b_map1,  \
-      const __grid_constant__ CUtensorMap b_map2, const __grid_constant__ CUtensorMap b_map3, \
-      const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5, \
-      const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7
-#elif B_MAPPED
-#define B_PARAMETER const __grid_constant__ CUtensorMap b_map
+#if B_MAPPED
+#define B_PARAMETER const __grid_constant__ CUtensorMap B
 #else
 #define B_PARAMETER const Element* __restrict__ B
 #endif
@@ -190,8 +182,7 @@ __device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED 
 __device__ __forceinline__ int x_of_b(Place place, int k) { return B_TRANSPOSED ? k : place.column; }
 __device__ __forceinline__ int y_of_b(Place place, int k) { return B_TRANSPOSED ? place.column : k; }
 
-// Let the tensor memory accelerator copy what maps describe. A view begins up to 15 bytes before its first
-// element, where an address is a multiple of 16; in a stage, its rows follow one another.
+// Let the tensor memory accelerator copy what maps describe.
 template <class MatrixA, class MatrixB>
 __device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, const MatrixA& A,
                                             const MatrixB& B, Place place, int k, Barrier& full,
@@ -200,12 +191,8 @@ __device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, 
 #if B_MAPPED
 #pragma unroll
   for (int i = 0; i < B_BOXES; ++i) {
-#pragma unroll
-    for (int view = 0; view < B_VIEWS; ++view) {
-      copy_box(b_stage + (i * B_LINES + view * (B_LINES / B_VIEWS)) * LINE, *B[view],
-               x_of_b(place, k) + i * LINE + view * LDB % B_VIEWS, y_of_b(place, k) / B_VIEWS,
-               place.product, full, of_b);
-    }
+    copy_box(b_stage + i * B_LINES * LINE, B, x_of_b(place, k) + i * LINE, y_of_b(place, k),
+             place.product, full, of_b);
   }
 #endif
 #if A_MAPPED
@@ -283,11 +270,6 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
 constexpr int OWN_ROWS = (TILE_M + SPLIT - 1) / SPLIT, SUMS_LINE = TILE_N + 4;
 constexpr int SUMS_BEGIN = SPLIT == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
 
-// Which column of the tile is in a line of a stage.
-__device__ __forceinline__ int column_in(int line) {
-  return B_VIEWS == 1 ? line : line % (TILE_N / B_VIEWS) * B_VIEWS + line / (TILE_N / B_VIEWS);
-}
-
 // Write a sum to the shared memory of a block of the cluster.
 __device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 #if CLUSTERED
@@ -306,13 +288,12 @@ __device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 // Give each row to the block that adds it. A thread has pairs of neighbouring rows of C, in eight columns of
 // a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 __device__ __forceinline__ void give(float* lines, const float (&sums)[TILE_M / 2], int rank, int rows) {
-  int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
-  int columns[2] = {column_in(first), column_in(first + 8)};
+  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < TILE_M / 2; ++i) {
     int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
     float* line = lines + (rank * OWN_ROWS + row % OWN_ROWS) * SUMS_LINE;
-    if (ALL_M || row < rows) write_sum(line + columns[i % 4 / 2], row / OWN_ROWS, sums[i]);
+    if (ALL_M || row < rows) write_sum(line + column + i % 4 / 2 * 8, row / OWN_ROWS, sums[i]);
   }
 }
 
@@ -333,11 +314,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Element* b_stages = aligned<Element>(memory);
   Element* a_stages = b_stages + STAGES * B_STAGE;
   float* lines = reinterpret_cast<float*>(b_stages + SUMS_BEGIN);
-#if B_VIEWS > 1
-  const CUtensorMap* const B[] = {&b_map, &b_map1, &b_map2, &b_map3, &b_map4, &b_map5, &b_map6, &b_map7};
-#elif B_MAPPED
-  const CUtensorMap* const B[] = {&b_map};
-#endif
   bool leader = threadIdx.x == 128 * CONSUMERS;
   if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
