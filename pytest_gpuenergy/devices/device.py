@@ -399,6 +399,13 @@ class Device(ABC):
         """
         return
 
+    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- as `renew`
+        """Tell which Python modules the next kernel probably needs, so that they can be imported.
+
+        That takes place while a kernel is measured. A kernel never runs in a process that has
+        imported more than it needs.
+        """
+
     def aside(self) -> AbstractContextManager[list[str]] | None:
         """Return a context in which a thread can verify a kernel before its item runs, or None.
 

@@ -335,16 +335,30 @@ def _cache_path(
 
 
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
-    """Refuse tensor cores where the workload does not allow them.
+    """Refuse tensor cores where the workload does not allow them, or not with these types.
 
-    A library's machine code cannot be searched, so the library is trusted to comply.
+    Sums are in float32 in all workloads that declare types of operands. A library's machine code
+    cannot be searched, so the library is trusted to comply.
 
     Raises:
-        KernelFault: the machine code uses tensor cores, or the kernel does not compile.
+        KernelFault: the machine code uses tensor cores so, or the kernel does not compile.
     """
-    if workload.allows_tensor_cores:
+    allowed = workload.operand_types
+    if workload.allows_tensor_cores and allowed is None:
         return
-    if instructions := device.tensor_core_instructions(Job.of(kernel, workload)):
+    instructions = device.tensor_core_instructions(Job.of(kernel, workload))
+    if workload.allows_tensor_cores and allowed is not None:
+        named = (name.split(".") for name in sorted(instructions) if name.count(".") == 2)
+        wrong = [".".join(n) for n in named if n[1] != "F32" or n[2] not in allowed]
+        if wrong:
+            raise KernelFault(
+                "correctness",
+                f"The machine code has instructions for tensor cores ({', '.join(wrong)}) with "
+                f"other types than {workload.name} declares: sums in F32 of operands in "
+                f"{' or '.join(sorted(allowed))}.",
+            )
+        return
+    if instructions:
         raise KernelFault(
             "correctness",
             "The machine code has instructions for tensor cores "

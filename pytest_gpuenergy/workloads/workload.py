@@ -220,6 +220,11 @@ class Workload(ABC):
         """Whether a kernel may use them: a workload may declare a precision that excludes them."""
         return True
 
+    @property
+    def operand_types(self) -> frozenset[str] | None:
+        """The types of operands that a kernel may use on tensor cores; None: any."""
+        return None
+
     def is_judged_by_element(self, _tensor: Tensor) -> bool:
         """Return whether errors of an output are also judged by element where it has a wide range.
 
