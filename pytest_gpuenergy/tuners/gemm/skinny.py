@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     matrix_map,
     places_after,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, first_rows, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -276,8 +276,10 @@ class SkinnyParameters(Tiling):
 
 
 def _a_mapped(gemm: Gemm) -> bool:
-    """Return whether a tensor map describes A: its rows and boxes begin at multiples of 16 bytes."""
-    boxed = not gemm.a_transposed or not any(row * gemm.element_bytes % 16 for row in first_rows(gemm))
+    """Return whether a tensor map describes A: rows and boxes begin at multiples of 16 bytes."""
+    boxed = not gemm.a_transposed or not any(
+        row * gemm.element_bytes % 16 for row in gemm.first_rows
+    )
     return can_be_mapped(gemm, gemm.lda) and boxed
 
 
