@@ -255,8 +255,13 @@ class Card:
         """Return a CUDA graph of launches; they ran before once."""
         graph = self.torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")
-        for _ in range(launches):
-            launch()
+        try:
+            for _ in range(launches):
+                launch()
+        except BaseException:
+            with suppress(RuntimeError):  # the stream must not go on capturing
+                graph.capture_end()
+            raise
         graph.capture_end()
         return graph
 

@@ -437,7 +437,7 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
-        ctypes.c_void_p(address + tensor_map.offset_bytes),
+        ctypes.c_void_p(address),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
         *box,

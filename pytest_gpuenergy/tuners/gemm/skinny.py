@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     matrix_map,
     places_after,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, first_rows, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -276,9 +276,9 @@ class SkinnyParameters(Tiling):
 
 
 def _a_mapped(gemm: Gemm) -> bool:
-    """Return whether a tensor map describes A: its rows and boxes begin at multiples of 16 bytes."""
-    boxed = not gemm.a_transposed or not any(row * gemm.element_bytes % 16 for row in first_rows(gemm))
-    return can_be_mapped(gemm, gemm.lda) and boxed
+    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
+    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
+    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
 
 
 def _b_mapped(gemm: Gemm) -> bool:

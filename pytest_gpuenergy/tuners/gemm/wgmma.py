@@ -133,7 +133,7 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": self._boxed(gemm),
+            "BOXED_C": _boxed(gemm),
             "C_WIDTH": copy_width(gemm, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{kind}x2.f32"',
@@ -142,14 +142,15 @@ class WgmmaParameters(HopperTiling):
     def _rows_stored(self, gemm: Gemm) -> bool:
         """Return whether boxes of C could have rows of two groups, which are then stored apart."""
         height = self.cluster_m * self.tile_m
-        return self._boxed(gemm) and any(rows % height for rows in gemm.groups)
+        return _boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not self._boxed(gemm):
+        if not _boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
 
-    def _boxed(self, gemm: Gemm) -> bool:
-        """Return whether the tensor memory accelerator stores C, whose rows must be in order."""
-        return can_be_mapped(gemm, gemm.ldc) and "A" not in self.viewed(gemm)
+
+def _boxed(gemm: Gemm) -> bool:
+    """Return whether the tensor memory accelerator stores C."""
+    return can_be_mapped(gemm, gemm.ldc)
