@@ -276,11 +276,9 @@ class SkinnyParameters(Tiling):
 
 
 def _a_mapped(gemm: Gemm) -> bool:
-    """Return whether a tensor map describes A: rows and boxes begin at multiples of 16 bytes."""
-    boxed = not gemm.a_transposed or not any(
-        row * gemm.element_bytes % 16 for row in gemm.first_rows
-    )
-    return can_be_mapped(gemm, gemm.lda) and boxed
+    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
+    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
+    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
 
 
 def _b_mapped(gemm: Gemm) -> bool:
