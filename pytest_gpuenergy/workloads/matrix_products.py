@@ -2,6 +2,7 @@
 
 The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``, after which
 other layouts, modes and ends are named: ``MNK=4096 layout=tn bias=1 activation=gelu residual=1``.
+Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scaling=block``.
 """
 
 from __future__ import annotations
@@ -24,17 +25,34 @@ from pytest_gpuenergy.workloads.activations import (
     activated,
     activated_bound,
 )
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.inputs import NORMAL, check_distribution
+from pytest_gpuenergy.workloads.bounds import FLOAT8_SUM_BITS, ErrorBound
+from pytest_gpuenergy.workloads.edges import Edges
+from pytest_gpuenergy.workloads.inputs import (
+    LARGEST_INTEGER,
+    NORMAL,
+    beginning,
+    check_distribution,
+)
 from pytest_gpuenergy.workloads.modes import (
+    FLOAT8_MODES,
     MODES,
+    ElementType,
     ExactTwin,
     Mode,
     SumsOfProducts,
     check_choice,
     switch,
 )
-from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, whole
+from pytest_gpuenergy.workloads.number_types import (
+    FLOAT8,
+    UNTOUCHED,
+    Array,
+    largest,
+    nearest_float8,
+    rounded_to,
+    stored_as,
+    whole,
+)
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
@@ -46,6 +64,19 @@ Layout = Literal["nn", "nt", "tn", "tt"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 USUAL_LAYOUTS: tuple[Layout, ...] = ("nn", "nt")
 """The layouts of products for which none is given; the bundled records are for these."""
+
+Scaling = Literal["tensor", "row", "block"]
+SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+"""How many scales the operands of 8-bit products have; the usual one comes first."""
+Accumulation = Literal["float32", "fast"]
+ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
+SCALE_BLOCK = 128
+"""The side of a block of elements that have a scale in common; also the products of 8-bit numbers
+after which the accumulation ``float32`` adds the tensor cores' sums to others in float32."""
+_SCALES_OF_ROW = 4
+"""A row of the scales of B's blocks is a multiple of this long, as cuBLASLt demands (cuBLAS
+documentation, "128-element 1D and 128x128 2D Block Scaling")."""
+_SCALE_RANGE = (0.5, 2.0)
 
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
@@ -65,6 +96,9 @@ class Gemm(SumsOfProducts):
     They are those of BLAS, which stores by columns, for C^T = B^T A^T. A linear layer of PyTorch,
     whose weights are stored as N rows of K, has the layout ``tn``.
 
+    In modes ``e4m3`` and ``e5m2``, A and B are the products of 8-bit numbers and scales in float32.
+    C, bias and residual are bfloat16.
+
     Attributes:
         M: rows of A and C.
         N: columns of B and C.
@@ -79,12 +113,22 @@ class Gemm(SumsOfProducts):
         bias: whether an input ``bias`` (N,) is added to each row of A B.
         activation: what is then applied to each element, see `Activation`.
         residual: whether an input ``residual`` (M, ldc) is added to that.
+        scaling: the scales of 8-bit operands, the inputs ``a_scale`` and ``b_scale``: ``tensor``:
+            one (1,) each; ``row``: one for each row of A (M,), and for each column of B (N,);
+            ``block``: one for each 1 x 128 elements of A (L, M), along K, and for each 128 x 128 of
+            B (ceil(N / 128), L rounded up to a multiple of 4), where L = ceil(K / 128).
+        accumulation: how 8-bit products are added: ``float32``: the tensor cores' sums, which have
+            about 14 bits, are added to sums in float32 after every 128 products; ``fast``: they
+            may be added by the tensor cores alone. Both are terms of cuBLASLt.
+        quantize: whether A is bfloat16, and a kernel quantizes it as a part of the product, see
+            `quantized`. Otherwise the quantization of A is no part of the product.
         distribution: how the inputs of a measurement are drawn, see `draw_from`. Inputs with edges,
             on which a kernel is verified too, do not depend on it.
 
     Raises:
         InputError: a size is out of range, the layout, mode, activation or distribution is unknown,
-            or ``bias`` or ``residual`` is not a boolean.
+            ``bias``, ``residual`` or ``quantize`` is not a boolean, or there are scales in a mode
+            that has none.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -101,6 +145,9 @@ class Gemm(SumsOfProducts):
     bias: bool = field(default=False, kw_only=True)
     activation: Activation = field(default="none", kw_only=True)
     residual: bool = field(default=False, kw_only=True)
+    scaling: Scaling = field(default="tensor", kw_only=True)
+    accumulation: Accumulation = field(default="float32", kw_only=True)
+    quantize: bool = field(default=False, kw_only=True)
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
@@ -114,8 +161,21 @@ class Gemm(SumsOfProducts):
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
-        for option in FUSED_INPUTS:
+        check_choice(self.kind, "scaling", self.scaling, SCALINGS)
+        check_choice(self.kind, "accumulation", self.accumulation, ACCUMULATIONS)
+        for option in _SWITCHES:
             object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
+        for option, usual in _FLOAT8_OPTIONS.items():
+            if self.mode not in FLOAT8_MODES and getattr(self, option) != usual:
+                raise InputError(
+                    f"gemm in mode {self.mode} takes no {option}: choose mode "
+                    f"{' or '.join(FLOAT8_MODES)}, or leave it out."
+                )
+        if self.scaling == "block" and self.accumulation != ACCUMULATIONS[0]:
+            raise InputError(
+                "gemm with scaling block cannot have accumulation fast, since its sums are scaled "
+                f"after every {SCALE_BLOCK} products: leave accumulation out."
+            )
         for size, least in self._rows.items():
             value = getattr(self, size)
             if type(value) is not int or (value and value < least):
@@ -188,30 +248,68 @@ class Gemm(SumsOfProducts):
         what an activation makes of the errors before it. That of the residual's addition, which
         comes after it, is not larger for that.
         """
-        return activated_bound(super().error_bound, self.activation)
+        bound = super().error_bound
+        if self.is_float8:
+            alone = min(self.K, SCALE_BLOCK) if self.accumulation == "float32" else self.K
+            bound = ErrorBound.for_float8(alone, self.output_type)
+        return activated_bound(bound, self.activation)
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether the operands are 8-bit numbers with scales."""
+        return self.mode in FLOAT8_MODES
+
+    @property
+    def type_of_a(self) -> ElementType:
+        """The type of A's elements, which a product may still have to quantize."""
+        return self.output_type if self.quantize else self.dtype
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         rows_of_a = self.K if self.a_transposed else self.M
         rows_of_b = self.N if self.b_transposed else self.K
-        c = (self.M, self.ldc)
+        c, result = (self.M, self.ldc), self.output_type
         return (
-            Tensor("A", (rows_of_a, self.lda), self.dtype, "input"),
+            Tensor("A", (rows_of_a, self.lda), self.type_of_a, "input"),
             Tensor("B", (rows_of_b, self.ldb), self.dtype, "input"),
-            *([Tensor("bias", (self.N,), self.dtype, "input")] if self.bias else []),
-            *([Tensor("residual", c, self.dtype, "input")] if self.residual else []),
-            Tensor("C", c, self.dtype, "output"),
+            *self._scales,
+            *([Tensor("bias", (self.N,), result, "input")] if self.bias else []),
+            *([Tensor("residual", c, result, "input")] if self.residual else []),
+            Tensor("C", c, result, "output"),
         )
 
     @property
+    def shapes_of_scales(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the scales of A and of B."""
+        if self.scaling == "tensor":
+            return (1,), (1,)
+        if self.scaling == "row":
+            return (self.M,), (self.N,)
+        along_k, along_n = (math.ceil(size / SCALE_BLOCK) for size in (self.K, self.N))
+        return (along_k, self.M), (along_n, math.ceil(along_k / _SCALES_OF_ROW) * _SCALES_OF_ROW)
+
+    @property
+    def _scales(self) -> tuple[Tensor, ...]:
+        of_a, of_b = (
+            Tensor(name, shape, "float32", "input")
+            for name, shape in zip(("a_scale", "b_scale"), self.shapes_of_scales, strict=True)
+        )
+        return () if not self.is_float8 else (of_b,) if self.quantize else (of_a, of_b)
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Scales are between 0.5 and 2."""
+        return {scale.name: _SCALE_RANGE for scale in self._scales}
+
+    @property
     def parameters(self) -> Mapping[str, int | str]:
-        """Sizes, layout and mode; leading dimensions, end and distribution unless as usual."""
-        usual = {**self._rows, **_NO_END, "distribution": NORMAL}
+        """Sizes, layout and mode; everything else unless it is as usual."""
+        usual = {**self._rows, **_NO_END, **_FLOAT8_OPTIONS, "distribution": NORMAL}
         return {
             "kind": self.kind,
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
             **{
-                name: int(getattr(self, name)) if name in FUSED_INPUTS else getattr(self, name)
+                name: int(getattr(self, name)) if name in _SWITCHES else getattr(self, name)
                 for name, value in usual.items()
                 if getattr(self, name) != value
             },
@@ -230,22 +328,37 @@ class Gemm(SumsOfProducts):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the elements of A, B, C, bias and residual, without what lies between rows."""
-        elements = self.M * self.K + self.K * self.N + (1 + self.residual) * self.M * self.N
-        elements += self.bias * self.N
-        return self.element_bytes * elements
+        """Bytes of the elements of all inputs and of C, without what lies between rows."""
+        of_a, of_b, of_c = (
+            stored_as(dtype).itemsize for dtype in (self.type_of_a, self.dtype, self.output_type)
+        )
+        moved = of_a * self.M * self.K + of_b * self.K * self.N
+        moved += of_c * ((1 + self.residual) * self.M * self.N + self.bias * self.N)
+        return moved + sum(scales.nbytes for scales in self._scales)
 
     @property
     def twins(self) -> tuple[Workload, ...]:
         """The same product of small integers, which is exact; none with most activations."""
         if self.activation not in EXACT_ACTIVATIONS:
             return ()
-        return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        cancelling = CancellingGemm(**values) if self.is_float8 else None
+        return (
+            ExactGemm(**values),
+            *([cancelling] if cancelling and cancelling.largest_drawn else []),
+        )
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         a = inputs["A"][:, : self.row_of_a].astype(np.float64)
         b = inputs["B"][:, : self.row_of_b].astype(np.float64)
-        product = (a.T if self.a_transposed else a) @ (b.T if self.b_transposed else b)
+        a, b = a.T if self.a_transposed else a, b.T if self.b_transposed else b
+        if self.quantize:
+            a = quantized(a, self)
+        elif self.is_float8:
+            a = a * self._spread(inputs["a_scale"], 0)
+        if self.is_float8:
+            b = b * self._spread(inputs["b_scale"], 1)
+        product = a @ b
         if self.bias:
             product += inputs["bias"].astype(np.float64)
         product = activated(product, self.activation)
@@ -257,23 +370,130 @@ class Gemm(SumsOfProducts):
         c[:, : self.N] = product
         return {"C": c}
 
+    def _spread(self, scales: Array, operand: int) -> npt.NDArray[np.float64]:
+        """Return the scales of A (``operand`` 0) or B (1) in a shape that multiplies it."""
+        wide: npt.NDArray[np.float64] = scales.astype(np.float64)
+        if self.scaling == "tensor":
+            return wide
+        if self.scaling == "row":
+            return wide[:, None] if operand == 0 else wide
+        along_k = np.repeat(wide.T, SCALE_BLOCK, axis=1 if operand == 0 else 0)
+        if operand == 0:
+            return along_k[:, : self.K]
+        return np.repeat(along_k[: self.K], SCALE_BLOCK, axis=1)[:, : self.N]
+
+
+def quantized(a: npt.NDArray[np.float64], gemm: Gemm) -> npt.NDArray[np.float64]:
+    """Return A (M, K) as a product sees it that quantizes A to 8 bits.
+
+    The scale of all elements, of a row or of 128 elements of a row is the least power of two for
+    which none of them exceeds the largest number of the type, so that different kernels cannot
+    round differently. Elements are rounded to the nearest, ties to even.
+    """
+    along_k = math.ceil(a.shape[1] / SCALE_BLOCK) if gemm.scaling == "block" else 1
+    length = SCALE_BLOCK if gemm.scaling == "block" else a.shape[1]
+    padded = np.zeros_like(a, shape=(a.shape[0], along_k * length))
+    padded[:, : a.shape[1]] = a
+    rows = padded.reshape(a.shape[0], along_k, length)
+    sizes = np.abs(rows).max(axis=None if gemm.scaling == "tensor" else 2, keepdims=True)
+    fraction, exponent = np.frexp(sizes / largest(gemm.dtype))
+    exponent = np.where(sizes > 0, exponent - (fraction == 0.5), 0)
+    found = np.ldexp(nearest_float8(np.ldexp(rows, -exponent), gemm.dtype), exponent)
+    whole_rows: npt.NDArray[np.float64] = found.reshape(padded.shape)[:, : a.shape[1]]
+    return whole_rows
+
 
 @dataclass(frozen=True)
 class ExactGemm(ExactTwin, Gemm):
-    """A product of small integers."""
+    """A product of small integers; scales are 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", "integers")
         super().__post_init__()
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return dict.fromkeys(super().ranges, (1.0, 1.0))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every sum is exact.
+
+        Sums that 8-bit tensor cores add are random walks of products whose variance is the square
+        of that of an integer. None in many billions is 8 times its standard deviation.
+        """
+        if not self.is_float8:
+            return super().is_exact
+        alone = min(self.K, SCALE_BLOCK) if self.accumulation == "float32" else self.K
+        deviation = LARGEST_INTEGER * (LARGEST_INTEGER + 1) / 3 * math.sqrt(alone)
+        return super().is_exact and _CERTAIN_DEVIATIONS * deviation <= _EXACT_FLOAT8_SUM
+
+
+_CERTAIN_DEVIATIONS = 8
+_EXACT_FLOAT8_SUM = 2 << FLOAT8_SUM_BITS
+"""Up to this number the tensor cores' sums of 8-bit products represent all integers."""
+_FLUCTUATION = 1.5
+"""How much larger a sum of hundreds of integers may be than expected."""
+
+
+@dataclass(frozen=True)
+class CancellingGemm(ExactGemm):
+    """A product of small integers, positive in the first half of K and negative in the second.
+
+    Sums grow as large as the accumulator that a product states can represent exactly, and then
+    nearly cancel. What a coarser accumulator has lost by then is much compared with the result.
+    """
+
+    @property
+    def largest_drawn(self) -> int:
+        """The largest integer of A and B; 0 if no such product can be drawn.
+
+        The signs are those of an operand that is stored along K, since `beginning` repeats rows.
+        """
+        if self.layout == "nt":
+            return 0
+        square = _EXACT_FLOAT8_SUM / SCALE_BLOCK
+        if self.accumulation == "fast":  # the mean product of half of K is a quarter of the largest
+            square = min(square, 8 * _EXACT_FLOAT8_SUM / (_FLUCTUATION * self.K))
+        return min(int(math.sqrt(square)), 1 << FLOAT8[self.dtype].digits)
+
+    def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
+        drawn = super()._beginnings(seed, edges)
+        generator, most = np.random.default_rng(seed), self.largest_drawn
+
+        def draw(tensor: Tensor, *, alternates: bool) -> Array:
+            def integers(shape: tuple[int, ...]) -> Array:
+                values = generator.integers(0, most, shape, endpoint=True).astype(np.float64)
+                if alternates:
+                    values[..., self.K // 2 : self.K] *= -1
+                return rounded_to(values, tensor.dtype)
+
+            return beginning(tensor.shape, integers)
+
+        of_a, of_b = self.inputs[:2]
+        in_a = not self.a_transposed
+        return {
+            **drawn,
+            "A": draw(of_a, alternates=in_a),
+            "B": draw(of_b, alternates=not in_a),
+        }
 
 
 GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SIZES, _OPTIONS = "MNK", ("t", "O")
-_NAMED = ("layout", "mode", "activation", "distribution")
+_NAMED = ("layout", "mode", "activation", "scaling", "accumulation", "distribution")
 FUSED_INPUTS = ("bias", "residual")
 """The options that are either on or off, and are inputs of their names if they are on."""
+_SWITCHES = (*FUSED_INPUTS, "quantize")
+"""The options that are either on or off."""
+_FLOAT8_OPTIONS: Mapping[str, bool | str] = {
+    "scaling": SCALINGS[0],
+    "accumulation": ACCUMULATIONS[0],
+    "quantize": False,
+}
+"""The options of products of 8-bit numbers, as they usually are."""
 _NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "residual": False}
 _ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS[1:]}
 """The activations by what they are called in names of products, whose parts have no underscore."""
@@ -348,8 +568,12 @@ def products_in(text: str) -> list[Gemm]:
                 words.append(f"{leading[1]}={leading[2]}")
             elif part in MODES:
                 words.append(f"mode={part}")
-            elif part in FUSED_INPUTS:
+            elif part in _SWITCHES:
                 words.append(f"{part}=1")
+            elif part in SCALINGS:
+                words.append(f"scaling={part}")
+            elif part in ACCUMULATIONS:
+                words.append(f"accumulation={part}")
             elif part in _ACTIVATION_NAMES:
                 words.append(f"activation={_ACTIVATION_NAMES[part]}")
             else:
@@ -364,11 +588,11 @@ def product_name(gemm: Gemm) -> str:
     parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
-    for name in (*_LEADING, *_NO_END, "distribution"):
+    for name in (*_LEADING, *_NO_END, *_FLOAT8_OPTIONS, "distribution"):
         if name in gemm.parameters:
             value = str(gemm.parameters[name]).replace(":", "").replace("_", "")
             parts.append(
-                name if name in FUSED_INPUTS else f"{name}{value}" if name in _LEADING else value
+                name if name in _SWITCHES else f"{name}{value}" if name in _LEADING else value
             )
     return "_".join(parts)
 
@@ -404,13 +628,13 @@ def _request(text: str) -> GemmRequest:
     leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
     switches = {
         name: {"0": False, "1": True}.get(word, word)
-        for name in FUSED_INPUTS
+        for name in _SWITCHES
         if (word := words.pop(name, ""))
     }
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((*_LEADING, *FUSED_INPUTS, *_NAMED, *_OPTIONS))}."
+            f"and if need be {', '.join((*_LEADING, *_SWITCHES, *_NAMED, *_OPTIONS))}."
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(

@@ -373,7 +373,7 @@ def _check(message: bytes | None, outcome: Outcome) -> None:
 
 # Values of enumerations in cuda.h.
 _TYPES: Mapping[MapType, int] = {
-    "uint8": 0,
+    **dict.fromkeys(("uint8", "float8_e4m3fn", "float8_e5m2"), 0),
     "int32": 3,
     "int64": 5,
     "float16": 6,
