@@ -47,7 +47,8 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
 
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself
 constexpr int A_SLICE = TILE_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
-static_assert(A_SLICE % LINE == 0 && B_SLICE % LINE == 0, "slices must consist of boxes");
+static_assert(A_SLICE % (A_TRANSPOSED ? LINE : 8) == 0 && B_SLICE % (B_TRANSPOSED ? 8 : LINE) == 0,
+              "slices must consist of boxes, whose patterns repeat after eight lines");
 
 __device__ __forceinline__ int own_rank() { return blockIdx.x % CLUSTER; }
 
@@ -113,7 +114,7 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
-                                          const Element* from) {
+                                          const void* from) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
       "cp.async.bulk.commit_group;"

@@ -9,13 +9,16 @@ __device__ int block_of(int step) {
 
 extern "C" __global__ void __launch_bounds__(256)
     gemm_sum(const float* __restrict__ parts,
+#if SCALES
+             const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-             const Element* __restrict__ bias,
+             const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-             const Element* __restrict__ residual,
+             const Result* __restrict__ residual,
 #endif
-             Element* __restrict__ C) {
+             Result* __restrict__ C) {
   int rank = blockIdx.z, begin = blockIdx.x * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
@@ -27,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(256)
     float sum = parts[part_of(first, rank, true) + i];
     for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
     float result[1] = {sum};
-    end_at({row, column}, BIAS, RESIDUAL).apply<true>(result, 0, 0);
-    C[row * LDC + column] = Element(result[0]);
+    end_at({row, column}, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
+    C[row * LDC + column] = Result(result[0]);
   }
 }
 #endif

@@ -1,10 +1,14 @@
-// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
+// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32, or of 8 bits.
 //
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands
-//   A_ALONG, B_ALONG   1 if rows of C are along lines of A, and its columns along lines of B
+//   ALONG              its last operands: ", 1, 0" if rows of C are along lines of A, and its columns not
+//                      along lines of B; "" for elements of 8 bits, for which neither can be
+//   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
+//                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
+//   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
@@ -13,11 +17,13 @@
 // when all of its bytes have arrived, and when it is empty again. The producer goes on with the next
 // tile while consumers store this one.
 
-constexpr int DEPTH = 16;  // columns of A and rows of B in one instruction
+constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
-constexpr int C_BOXES = 2, C_BOX = 16 * LINE;  // of a warp: one is filled while the other is stored
+constexpr int C_LINE = 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
-static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
+static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
+              "boxes must fill the tile");
 
 struct Sums {
   float of[PIECES][TILE_N / 2];
@@ -50,8 +56,7 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_N / 2], unsigned
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1, " A_ALONG ", " B_ALONG
-      ";\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " A_PLACE ", " B_PLACE ", add, 1, 1" ALONG ";\n"
       "}"
       : SUMS_OPERANDS
       : "l"(a), "l"(b), "r"(add));
@@ -83,12 +88,62 @@ __device__ __forceinline__ void finish(Sums& sums) {
   }
 }
 
+#if PROMOTED
+// Totals in float32, of which an instruction's sums are parts.
+constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
+constexpr int COLUMN_GROUPS = TILE_N % BLOCK ? TILE_N / C_LINE : TILE_N / BLOCK;
+constexpr int GROUP_COLUMNS = TILE_N / COLUMN_GROUPS;  // all in the same block
+static_assert(TILE_K == BLOCK, "a step must be as long as a block");
+
+// What the sums of a step are multiplied with: of a thread's rows of A, and of groups of columns of B.
+struct Factors {
+#if SCALES == 3
+  float of_rows[2 * PIECES], of_columns[COLUMN_GROUPS];
+#endif
+};
+
+__device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale,
+                                              Place place, int m, int step) {
+  Factors factors;
+#if SCALES == 3
+  int row = place.row + m + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < 2 * PIECES; ++i) {
+    int own = row + i / 2 * 64 + i % 2 * 8;
+    factors.of_rows[i] = ALL_M || own < M ? a_scale[step * M + own] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < COLUMN_GROUPS; ++i) {
+    int column = place.column + i * GROUP_COLUMNS;
+    factors.of_columns[i] = ALL_N || column < N ? b_scale[column / BLOCK * B_SCALE_ROW + step] : 0.0f;
+  }
+#endif
+  return factors;
+}
+
+// Add the sums of a step to the totals.
+__device__ __forceinline__ void promote(Sums& totals, const Sums& sums, const Factors& factors) {
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int j = 0; j < TILE_N / 2; ++j) {
+#if SCALES == 3
+      float factor = factors.of_rows[2 * i + j / 2 % 2] * factors.of_columns[2 * j / GROUP_COLUMNS];
+      totals.of[i][j] = fmaf(factor, sums.of[i][j], totals.of[i][j]);
+#else
+      totals.of[i][j] += sums.of[i][j];
+#endif
+    }
+  }
+}
+#endif
+
 // ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
 // of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 
 // Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
-__device__ __forceinline__ void store(Element* to, int distance, int rows, int columns, int m,
+__device__ __forceinline__ void store(Result* to, int distance, int rows, int columns, int m,
                                       const Sums& sums, const End& end) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
@@ -116,18 +171,18 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
 // Write them, with their end, through boxes of 16 lines in shared memory, which belong to this warp and are used in
 // turn; `stored` counts them.
 __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place place, int m,
-                                               const Sums& sums, const End& end, Element* boxes,
+                                               const Sums& sums, const End& end, Result* boxes,
                                                int& stored) {
   int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
 #pragma unroll
-    for (int n = 0; n < TILE_N; n += LINE) {
-      Element* box = boxes + stored++ % C_BOXES * C_BOX;
+    for (int n = 0; n < TILE_N; n += C_LINE) {
+      Result* box = boxes + stored++ % C_BOXES * C_BOX;
       if (lane == 0) wait_for_boxes<C_BOXES - 1>();
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < LINE; j += 16) {
+      for (int j = 0; j < C_LINE; j += 16) {
         unsigned pieces[4];  // of both halves of the rows, and then of eight further columns
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -139,7 +194,7 @@ __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place p
         }
         int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                     :: "r"(shared_address(box + lane % 16 * LINE + piece * 8)),
+                     :: "r"(shared_address(box + lane % 16 * C_LINE + piece * 8)),
                         "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
                      : "memory");
       }
@@ -182,16 +237,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#if SCALES
+         const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-         const Element* __restrict__ bias,
+         const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-         const Element* __restrict__ residual,
+         const Result* __restrict__ residual,
 #endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
 #else
-         Element* __restrict__ C
+         Result* __restrict__ C
 #endif
 #if SHARED_TILES
          , float* __restrict__ parts
@@ -237,10 +295,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int thread = threadIdx.x % 128;
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
 #if BOXED_C
-  Element* c_boxes = b_stages + STAGES * B_STAGE + threadIdx.x / 32 * C_BOXES * C_BOX;
+  Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
+                    threadIdx.x / 32 * C_BOXES * C_BOX;
   int stored = 0;
 #endif
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
+#if PROMOTED
+    Sums sums = {}, part;
+    Place scaled = place_of(work.tile, rank);
+    for (int step = work.begin; step < work.end; ++step) {
+      wait(full[ring.stage], ring.parity);
+      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
+      Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
+      finish<0>(part);
+      if (thread < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, thread));
+      promote(sums, part, factors);
+      ring.advance();
+    }
+#else
     Sums sums;
     int before = 0;  // the stage of the step before
     for (int step = work.begin; step < work.end; ++step) {
@@ -254,6 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     finish<0>(sums);
     if (thread < SHARERS) arrive_at(empty[before], sharer_of(rank, thread));
+#endif
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!work.whole()) {
@@ -263,10 +336,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     Place place = place_of(work.tile, rank);
 #if BOXED_C
-    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
+    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
 #else
     store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
-                          m, sums, end_at(place, BIAS, RESIDUAL));
+                          m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
 #endif
   }
 #if BOXED_C

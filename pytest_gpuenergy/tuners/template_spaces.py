@@ -17,6 +17,7 @@ from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
 from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.tuners.gemm.wgmma_float8 import WgmmaFloat8Parameters
 from pytest_gpuenergy.tuners.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.tuning import (
     CardResources,
@@ -30,7 +31,8 @@ from pytest_gpuenergy.workloads import Conv2d, Gemm, SumsOfProducts, Workload
 TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
-        *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters),
+        *(SimtParameters, MmaParameters),
+        *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters),
         *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }

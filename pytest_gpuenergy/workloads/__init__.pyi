@@ -40,6 +40,7 @@ from .matrix_products import (
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,
+    Scaling as Scaling,
     measured_products as measured_products,
     parse_requests as parse_requests,
     product_name as product_name,

@@ -19,7 +19,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, stored_as
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
@@ -56,13 +56,15 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height:
     """
     if (copy := padded_copies(gemm).get(tensor)) is not None:
         row = copy.shape[1]
+    dtype = gemm.output_type if tensor == "C" else gemm.dtype
+    itemsize = stored_as(dtype).itemsize
     return TensorMap(
         f"{tensor.lower()}_map",
         tensor if copy is None else copy.name,
-        gemm.dtype,
+        dtype,
         dims,
-        (gemm.element_bytes * row,),
-        (LINE_BYTES // gemm.element_bytes, height),
+        (itemsize * row,),
+        (LINE_BYTES // itemsize, height),
         128,
     )
 
@@ -116,6 +118,10 @@ class HopperTiling(Tiling):
     element_bytes: ClassVar[int]
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
+    text: ClassVar[str]
+    """The path of the template's file in ``cuda/``."""
+    slice_lines: ClassVar[int]
+    """What the rows or columns are a multiple of that a block copies of a tile."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
@@ -137,15 +143,15 @@ class HopperTiling(Tiling):
                 f"{self.consumers}."
             )
         self._check_tile()
-        line = LINE_BYTES // self.element_bytes
+        lines = self.slice_lines
         if (
             not 1 <= self.cluster_blocks <= _MAX_BLOCKS_OF_CLUSTER
-            or self.tile_m % (line * self.cluster_n)
-            or self.tile_n % (line * self.cluster_m)
+            or self.tile_m % (lines * self.cluster_n)
+            or self.tile_n % (lines * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
-                f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
+                f"{self.tile_m} x {self.tile_n} in pieces of {lines}, or has more than "
                 f"{_MAX_BLOCKS_OF_CLUSTER} blocks."
             )
         if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
@@ -275,7 +281,8 @@ class HopperTiling(Tiling):
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
-        storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
+        storing = stored / costs.stored_bytes_per_cycle
         loaded = self.loaded_bytes(gemm)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -305,7 +312,7 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
             **self.instruction_constants(gemm),
         }
-        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.template}"]
+        texts = ["hopper/barriers", "gemm/hopper", self.text]
         copies = padded_copies(gemm)
         if copies:
             texts.append("gemm/pad")

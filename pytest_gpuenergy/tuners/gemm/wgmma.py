@@ -14,15 +14,15 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
     OTHER_REGISTERS,
+    ROW_BYTES,
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
-    can_be_mapped,
     matrix_map,
     places_after,
 )
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
 _LINE = 64
 """The elements of a line in shared memory."""
@@ -35,6 +35,13 @@ _C_BOX_ROWS = 16
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _C_BOXES = 8
 """The boxes of a consumer: two for each of its warps."""
+_KINDS: Mapping[Mode, tuple[str, str]] = {
+    "float16": ("f16", "f16"),
+    "bfloat16": ("bf16", "bf16"),
+    "e4m3": ("e4m3", "bf16"),
+    "e5m2": ("e5m2", "bf16"),
+}
+"""The types of an instruction's elements, and of the elements of C."""
 _PRODUCTS_PER_CYCLE = 2048
 """The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
 whitepaper)."""
@@ -50,6 +57,8 @@ class WgmmaParameters(HopperTiling):
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
     element_bytes: ClassVar[int] = 2
+    text: ClassVar[str] = "gemm/wgmma"
+    slice_lines: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
@@ -106,18 +115,18 @@ class WgmmaParameters(HopperTiling):
         return max(costs.product_share * self.peak_cycles(gemm), served)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
-        shape = f"m64n{self.tile_n}k16.f32.{kind}.{kind}"
+        kind, packed = _KINDS[gemm.mode]
+        shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
-            "A_ALONG": f'"{int(gemm.a_transposed)}"',
-            "B_ALONG": f'"{int(not gemm.b_transposed)}"',
+            "ALONG": f'", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"',
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
             "BOXED_C": _boxed(gemm),
-            "PACK": f'"cvt.rn.{kind}x2.f32"',
+            "PACK": f'"cvt.rn.{packed}x2.f32"',
+            "PROMOTED": False,
         }
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
@@ -129,4 +138,4 @@ class WgmmaParameters(HopperTiling):
 
 def _boxed(gemm: Gemm) -> bool:
     """Return whether the tensor memory accelerator stores C."""
-    return can_be_mapped(gemm, gemm.ldc)
+    return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0

@@ -54,6 +54,8 @@ class WgmmaTf32Parameters(HopperTiling):
     template: ClassVar[str] = "wgmma_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
     element_bytes: ClassVar[int] = 4
+    text: ClassVar[str] = "gemm/wgmma_tf32"
+    slice_lines: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
 
     tile_k: int = _LINE
