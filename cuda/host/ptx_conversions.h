@@ -70,6 +70,31 @@ inline unsigned cuhost_finite(unsigned bits) {
   return (bits & 0x7fff) == infinity ? bits - 1 : bits;
 }
 
+// The 8-bit number nearest to a float32 number, ties to even; the largest one if that is larger. Numbers
+// have `digits` binary digits, and normal ones an exponent of at least `least`.
+template <int digits, int least, unsigned largest>
+inline unsigned cuhost_to_8_bits(float v, bool relu) {
+  if (v != v) return 0x7f;
+  if (relu && v <= 0) return 0;
+  unsigned sign = __builtin_signbit(v) ? 0x80 : 0;
+  double size = __builtin_fabs((double)v);
+  if (size > 0x1p16) return sign | largest;
+  int power = size >= __builtin_ldexp(1, least) ? __builtin_ilogb(size) : least;
+  unsigned steps = (unsigned)__builtin_nearbyint(__builtin_ldexp(size, digits - 1 - power));
+  unsigned bits = ((unsigned)(power - least) << (digits - 1)) + steps;
+  return sign | (bits > largest ? largest : bits);
+}
+template <bool relu>
+inline unsigned short cuhost_to_e4m3x2(unsigned high, unsigned low) {
+  auto one = [](unsigned bits) { return cuhost_to_8_bits<4, -6, 0x7e>(cuhost_f32::get(bits), relu); };
+  return (unsigned short)(one(high) << 8 | one(low));
+}
+template <bool relu>
+inline unsigned short cuhost_to_e5m2x2(unsigned high, unsigned low) {
+  auto one = [](unsigned bits) { return cuhost_to_8_bits<3, -14, 0x7b>(cuhost_f32::get(bits), relu); };
+  return (unsigned short)(one(high) << 8 | one(low));
+}
+
 // The first operand becomes the upper half.
 template <class T, char mode, bool relu, bool finite>
 inline unsigned cuhost_to_pair(unsigned high, unsigned low) {

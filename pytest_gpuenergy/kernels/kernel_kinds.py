@@ -115,8 +115,9 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     # C = A B, all stored by rows, A and B perhaps transposed. The `columns` of C and the `depth` of
     # the sums are given where rows are longer than that; 0 stands for what the shapes say.
     # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
-    # activation(A B + residual + bias). `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of
-    # that version of cuBLASLt; without one, the first that its heuristics offer is taken.
+    # activation(A B + residual + bias). 8-bit A and B have scales, of the `scaling` tensor, row or
+    # block, see `Gemm`. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
+    # cuBLASLt; without one, the first that its heuristics offer is taken.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
@@ -126,11 +127,13 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
             "columns": 0,
             "depth": 0,
             "activation": "none",
+            "scaling": "",
+            "fast_accumulation": False,
             "algorithm": "",
             "version": 0,
         },
         ("nvmath",),
-        optional=("bias", "residual"),
+        optional=("bias", "residual", "a_scale", "b_scale"),
     ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its

@@ -51,6 +51,7 @@ from pytest_gpuenergy.workloads.number_types import (
     nearest_float8,
     rounded_to,
     stored_as,
+    unit_roundoff,
     whole,
 )
 from pytest_gpuenergy.workloads.workload import (
@@ -77,6 +78,8 @@ _SCALES_OF_ROW = 4
 """A row of the scales of B's blocks is a multiple of this long, as cuBLASLt demands (cuBLAS
 documentation, "128-element 1D and 128x128 2D Block Scaling")."""
 _SCALE_RANGE = (0.5, 2.0)
+_LEAST_POWER = -126
+"""The exponent of the smallest normal number in float32, which is the smallest scale."""
 
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
@@ -301,6 +304,19 @@ class Gemm(SumsOfProducts):
         """Scales are between 0.5 and 2."""
         return {scale.name: _SCALE_RANGE for scale in self._scales}
 
+    def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
+        """Return the beginnings of inputs, see `Workload.draw_inputs`.
+
+        Elements of an 8-bit B that has edges get random signs. In a sum of terms of one sign, the
+        tensor cores cut off parts of nearly all terms in the same direction: such errors are as
+        large as those of much coarser accumulators elsewhere.
+        """
+        drawn = super()._beginnings(seed, edges)
+        if edges is not None and self.is_float8:
+            signs = np.random.default_rng(seed).integers(0, 2, drawn["B"].shape, np.uint8)
+            drawn["B"] = np.bitwise_xor(drawn["B"].view(np.uint8), signs << 7)
+        return drawn
+
     @property
     def parameters(self) -> Mapping[str, int | str]:
         """Sizes, layout and mode; everything else unless it is as usual."""
@@ -388,19 +404,24 @@ def quantized(a: npt.NDArray[np.float64], gemm: Gemm) -> npt.NDArray[np.float64]
 
     The scale of all elements, of a row or of 128 elements of a row is the least power of two for
     which none of them exceeds the largest number of the type, so that different kernels cannot
-    round differently. Elements are rounded to the nearest, ties to even.
+    round differently. Elements are rounded to the nearest, ties to even. By how much an element
+    differs from a number in bfloat16 is added to it afterwards, so that the product of other inputs
+    than A's type has changes with them, as `estimate_conditions` expects.
     """
+    fraction, exponent = np.frexp(a)
+    digits = -int(math.log2(unit_roundoff(gemm.type_of_a)))
+    given = np.ldexp(np.rint(np.ldexp(fraction, digits)), exponent - digits)
     along_k = math.ceil(a.shape[1] / SCALE_BLOCK) if gemm.scaling == "block" else 1
     length = SCALE_BLOCK if gemm.scaling == "block" else a.shape[1]
     padded = np.zeros_like(a, shape=(a.shape[0], along_k * length))
-    padded[:, : a.shape[1]] = a
+    padded[:, : a.shape[1]] = given
     rows = padded.reshape(a.shape[0], along_k, length)
     sizes = np.abs(rows).max(axis=None if gemm.scaling == "tensor" else 2, keepdims=True)
     fraction, exponent = np.frexp(sizes / largest(gemm.dtype))
-    exponent = np.where(sizes > 0, exponent - (fraction == 0.5), 0)
+    exponent = np.where(sizes > 0, np.maximum(exponent - (fraction == 0.5), _LEAST_POWER), 0)
     found = np.ldexp(nearest_float8(np.ldexp(rows, -exponent), gemm.dtype), exponent)
-    whole_rows: npt.NDArray[np.float64] = found.reshape(padded.shape)[:, : a.shape[1]]
-    return whole_rows
+    rounded: npt.NDArray[np.float64] = found.reshape(padded.shape)[:, : a.shape[1]] + (a - given)
+    return rounded
 
 
 @dataclass(frozen=True)

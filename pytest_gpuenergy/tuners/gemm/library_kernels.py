@@ -17,6 +17,8 @@ _COMPUTE: Mapping[Mode, str] = {
     "tf32": "32F_FAST_TF32",
     "float16": "32F",
     "bfloat16": "32F",
+    "e4m3": "32F",
+    "e5m2": "32F",
 }
 """The value of ``cublasComputeType_t`` for each mode, without its prefix."""
 
@@ -29,8 +31,10 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
     Raises:
-        UnavailableError: cuBLASLt does not have the product's mode or its end.
+        UnavailableError: cuBLASLt does not have the product's mode, its layout or its end.
     """
+    if gemm.is_float8:
+        _check_float8_call(gemm)
     if gemm.mode not in _COMPUTE:
         raise UnavailableError(
             f"cuBLASLt does not compute {gemm.name} in mode {gemm.mode}: it can replace float32 "
@@ -47,11 +51,12 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             f"cuBLASLt does not compute {gemm.name}, since it adds a residual before the "
             "activation and not after it."
         )
-    ends = {name: name for name in FUSED_INPUTS if getattr(gemm, name)}
+    others = {one.name: one.name for one in gemm.inputs if one.name not in "AB"}
+    scales = {"scaling": gemm.scaling, "fast_accumulation": gemm.accumulation == "fast"}
     activation = {} if gemm.activation == "none" else {"activation": gemm.activation}
     return LibraryCall(
         "cublasLt.matmul",
-        {"a": "A", "b": "B", **ends, "c": "C", "workspace": "workspace"},
+        {"a": "A", "b": "B", **others, "c": "C", "workspace": "workspace"},
         {
             "compute": _COMPUTE[gemm.mode],
             "a_transposed": gemm.a_transposed,
@@ -59,10 +64,32 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "columns": gemm.N,
             "depth": gemm.K,
             **activation,
+            **(scales if gemm.is_float8 else {}),
         },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
     )
+
+
+def _check_float8_call(gemm: Gemm) -> None:
+    """Raise `UnavailableError` for a product of 8-bit numbers that cuBLASLt lacks on Hopper.
+
+    See the cuBLAS documentation, ``cublasLtMatmul()``.
+    """
+    if gemm.mode == "e5m2":
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since one of its operands has to be e4m3."
+        )
+    if gemm.layout != "tn":
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since it multiplies 8-bit matrices only in "
+            "layout tn."
+        )
+    if gemm.quantize:
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since it does not quantize A: compare with "
+            "the product without quantize."
+        )
 
 
 _MIN_CAPABILITY = 80
