@@ -47,7 +47,12 @@ _CUDNN_WORKSPACE_BYTES = 1 << 30
 to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
 _TILES_TRIED = 8
 """The number of tiles that are tried of a template for convolutions without records."""
-_ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
+_ALIKE: Mapping[Mode, Mode] = {
+    "float16": "bfloat16",
+    "bfloat16": "float16",
+    "e4m3": "e5m2",
+    "e5m2": "e4m3",
+}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
 _OTHER_B: Mapping[Layout, Layout] = {"nn": "tn", "nt": "tt", "tn": "nn", "tt": "nt"}
@@ -267,12 +272,17 @@ def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSe
 
 def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of a list of CUTLASS's configurations."""
-    _check_no_end(gemm)
+    _check_in_cutlass(gemm)
     headers = find_headers(bench.cutlass)
     return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
 
 
-def _check_no_end(gemm: Gemm) -> None:
+def _check_in_cutlass(gemm: Gemm) -> None:
+    if gemm.is_float8:
+        raise UnavailableError(
+            f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "
+            "elements of 8 bits."
+        )
     if gemm.has_end:
         raise UnavailableError(
             f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "
@@ -285,7 +295,7 @@ def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     gpu, profiler = bench.gpu, bench.cutlass_profiler
     if profiler is None or gpu.emulated:
         raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
-    _check_no_end(gemm)
+    _check_in_cutlass(gemm)
     name = profiled_kernel(profiler, gemm, gpu.uuid)
     capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
     kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import FUSED_INPUTS, Activation, Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import FUSED_INPUTS, SCALE_BLOCK, Activation, Gemm, Mode, Tensor
 
 _WORKSPACE_BYTES = 32 << 20
 """The default workspace of cuBLAS on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
@@ -94,6 +94,9 @@ def _check_float8_call(gemm: Gemm) -> None:
 
 _MIN_CAPABILITY = 80
 """The first compute capability that Triton supports."""
+_MIN_FLOAT8_CAPABILITY = 89
+"""The first compute capability whose tensor cores multiply 8-bit floating-point numbers."""
+_FURTHER_INPUTS = (*FUSED_INPUTS, "a_scale", "b_scale")
 _GROUP = 8
 """The rows of tiles that are computed together."""
 
@@ -150,12 +153,15 @@ _MMA_16 = (
 )
 """The configurations on tensor cores, for elements of two bytes."""
 _MMA_32 = tuple(chosen._replace(tile_k=chosen.tile_k // 2) for chosen in _MMA_16)
+_MMA_8 = tuple(chosen._replace(tile_k=chosen.tile_k * 2) for chosen in _MMA_16)
 _CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
     "float32": _FMA,
     "3xtf32": _MMA_32,
     "tf32": _MMA_32,
     "float16": _MMA_16,
     "bfloat16": _MMA_16,
+    "e4m3": _MMA_8,
+    "e5m2": _MMA_8,
 }
 _PRECISIONS: Mapping[Mode, str] = {"float32": "ieee", "3xtf32": "tf32x3"}
 """The ``input_precision`` of `tl.dot`; ``tf32`` for other modes, ignored for half precision."""
@@ -165,8 +171,18 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     """Return one kernel for each configuration.
 
     Raises:
-        UnavailableError: Triton does not support the card.
+        UnavailableError: Triton does not support the card, or its kernel not the product.
     """
+    if gemm.quantize:
+        raise UnavailableError(
+            f"Triton does not compute {gemm.name}, since its kernel does not quantize A: compare "
+            "with the product without quantize."
+        )
+    if gemm.is_float8 and card.capability < _MIN_FLOAT8_CAPABILITY:
+        raise UnavailableError(
+            f"{gemm.name} takes a GPU of sm_{_MIN_FLOAT8_CAPABILITY} or later, and this one is of "
+            f"sm_{card.capability}."
+        )
     if card.capability < _MIN_CAPABILITY:
         raise UnavailableError(
             f"Triton takes a GPU of sm_{_MIN_CAPABILITY} or later, and this one is of "
@@ -175,7 +191,10 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
     source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
     kernels = []
+    scaling, inputs = (gemm.scaling if gemm.is_float8 else "none"), [t.name for t in gemm.inputs]
     for chosen in _CONFIGURATIONS[gemm.mode]:
+        if scaling == "block" and chosen.tile_k != SCALE_BLOCK:
+            continue
         tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
         constants: dict[str, KernelConstant] = {
             "m": gemm.M,
@@ -195,6 +214,9 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "activation": gemm.activation,
             "has_bias": gemm.bias,
             "has_residual": gemm.residual,
+            "scaling": scaling,
+            "b_scale_row": gemm.shapes_of_scales[1][-1],
+            "most_imprecise": gemm.K if gemm.accumulation == "fast" else SCALE_BLOCK,
         }
         kernels.append(
             TritonKernel(
@@ -202,7 +224,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
                 "matmul",
                 (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
                 # A stands for what is not there and not read.
-                ("A", "B", "C", *(name if getattr(gemm, name) else "A" for name in FUSED_INPUTS)),
+                ("A", "B", "C", *(name if name in inputs else "A" for name in _FURTHER_INPUTS)),
                 constants,
                 chosen.num_warps,
                 chosen.num_stages,
