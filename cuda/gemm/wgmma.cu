@@ -22,8 +22,8 @@ constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int C_LINE = 128 / sizeof(Result);  // elements of a line of C
 constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
-static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
-              "boxes must fill the tile");
+static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_K % LINE == 0 &&
+              (!BOXED_C || TILE_N % C_LINE == 0), "boxes must fill the tile");
 
 struct Sums {
   float of[PIECES][TILE_N / 2];
@@ -91,8 +91,8 @@ __device__ __forceinline__ void finish(Sums& sums) {
 #if PROMOTED
 // Totals in float32, of which an instruction's sums are parts.
 constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
-constexpr int COLUMN_GROUPS = TILE_N % BLOCK ? TILE_N / C_LINE : TILE_N / BLOCK;
-constexpr int GROUP_COLUMNS = TILE_N / COLUMN_GROUPS;  // all in the same block
+constexpr int GROUP_COLUMNS = TILE_N % BLOCK == 0 ? BLOCK : TILE_N % 64 ? 32 : 64;  // in the same block
+constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
 static_assert(TILE_K == BLOCK, "a step must be as long as a block");
 
 // What the sums of a step are multiplied with: of a thread's rows of A, and of groups of columns of B.

@@ -79,7 +79,6 @@ ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
 """The threads of a block that copies rows, and the pieces that each of them copies."""
-_STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
 _MAX_BLOCKS_OF_CLUSTER = 8
@@ -120,6 +119,7 @@ class HopperTiling(Tiling):
     """The shared memory of a stage's barriers."""
     text: ClassVar[str]
     """The path of the template's file in ``cuda/``."""
+    stages_tried: ClassVar[tuple[int, ...]] = (7, 6, 5, 4, 3, 2)
     slice_lines: ClassVar[int]
     """What the rows or columns are a multiple of that a block copies of a tile."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
@@ -205,13 +205,13 @@ class HopperTiling(Tiling):
         if cls.refusal(gemm):
             return
         tried = set()
-        for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
+        for numbers, stages in itertools.product(cls.tiles_tried(), cls.stages_tried):
             try:
                 base = cls.of({**cls().numbers, **numbers, "stages": stages})
             except InputError:
                 continue
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
-            key = (base.resident(gemm, card), replace(base, stages=_STAGES[0]))
+            key = (base.resident(gemm, card), replace(base, stages=cls.stages_tried[0]))
             if key in tried or base.consumer_registers(gemm) > _REGISTERS[base.consumers][2]:
                 continue
             tried.add(key)

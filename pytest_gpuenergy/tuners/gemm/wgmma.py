@@ -97,7 +97,7 @@ class WgmmaParameters(HopperTiling):
     def dynamic_bytes(self, gemm: Gemm) -> int:
         """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
-        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if _boxed(gemm) else 0
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if self.stores_boxes(gemm) else 0
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def peak_cycles(self, gemm: Gemm) -> float:
@@ -114,6 +114,10 @@ class WgmmaParameters(HopperTiling):
         served = costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
         return max(costs.product_share * self.peak_cycles(gemm), served)
 
+    def stores_boxes(self, gemm: Gemm) -> bool:
+        """Return whether the tensor memory accelerator stores C."""
+        return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0
+
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         kind, packed = _KINDS[gemm.mode]
         shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
@@ -124,18 +128,13 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": _boxed(gemm),
+            "BOXED_C": self.stores_boxes(gemm),
             "PACK": f'"cvt.rn.{packed}x2.f32"',
             "PROMOTED": False,
         }
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not _boxed(gemm):
+        if not self.stores_boxes(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
-
-
-def _boxed(gemm: Gemm) -> bool:
-    """Return whether the tensor memory accelerator stores C."""
-    return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0

@@ -17,6 +17,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     OTHER_REGISTERS,
     ROW_BYTES,
     WARPGROUP,
+    WARPGROUP_ROWS,
 )
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
@@ -25,6 +26,8 @@ from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode, Te
 _PRODUCTS_PER_CYCLE = 4096
 """The products of 8-bit elements on a multiprocessor: 1979 TFLOP/s on 132 of them at 1830 MHz (H100
 whitepaper)."""
+_NARROWEST = 32
+"""The columns of the narrowest tile, with which products of few rows still have many blocks."""
 _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
@@ -47,15 +50,33 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     modes: ClassVar[tuple[Mode, ...]] = FLOAT8_MODES
     element_bytes: ClassVar[int] = 1
     slice_lines: ClassVar[int] = _LINES_OF_PATTERN
+    stages_tried: ClassVar[tuple[int, ...]] = (14, 10, 7, 6, 5, 4, 3, 2)
 
     tile_k: int = LINE_BYTES
 
     def _check_tile(self) -> None:
-        super()._check_tile()
+        if self.tile_n != _NARROWEST:
+            super()._check_tile()
+        elif self.tile_m != WARPGROUP_ROWS or self.consumers != 1:
+            raise InputError(
+                f"A tile of {self.tile_m} x {self.tile_n} with {self.consumers} warpgroups is not "
+                f"{WARPGROUP_ROWS} x {_NARROWEST} with one."
+            )
         if self.tile_k != SCALE_BLOCK:
             raise InputError(
                 f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}."
             )
+
+    @classmethod
+    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+        yield from super().tiles_tried()
+        for along_m in (1, 2):
+            tile = {"tile_m": WARPGROUP_ROWS, "tile_n": _NARROWEST, "consumers": 1}
+            yield {**tile, "cluster_m": along_m, "cluster_n": 1}
+
+    def stores_boxes(self, gemm: Gemm) -> bool:
+        """Return whether the tensor memory accelerator stores C; narrow tiles have no boxes."""
+        return self.tile_n != _NARROWEST and super().stores_boxes(gemm)
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
