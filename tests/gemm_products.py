@@ -9,13 +9,28 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.tuners import TEMPLATE_FORM
 from pytest_gpuenergy.tuning import Record, RecordFile, TemplateParameters
-from pytest_gpuenergy.workloads import ACTIVATIONS, LAYOUTS, Gemm
+from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8_MODES, LAYOUTS, Gemm
 
 
 def ends() -> st.SearchStrategy[dict[str, Any]]:
     """Options of products: any end, often none."""
     named = {"bias": st.booleans(), "activation": st.sampled_from(ACTIVATIONS)}
     return st.just({}) | st.fixed_dictionaries({**named, "residual": st.booleans()})
+
+
+def float8_options(mode: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Options of products in a mode: scales, accumulation and quantization, of 8-bit numbers."""
+    if mode not in FLOAT8_MODES:
+        return st.just({})
+    scaled = st.fixed_dictionaries(
+        {
+            "scaling": st.sampled_from(["tensor", "row"]),
+            "accumulation": st.sampled_from(["float32", "fast"]),
+            "quantize": st.booleans(),
+        }
+    )
+    blocks = st.fixed_dictionaries({"scaling": st.just("block"), "quantize": st.booleans()})
+    return scaled | blocks
 
 
 @st.composite
@@ -43,7 +58,9 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
 
 def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
     sizes = draw(size), draw(size), draw(size)
-    return Gemm("g", *sizes, draw(st.sampled_from(LAYOUTS)), draw(modes), **draw(ends()))
+    mode = draw(modes)
+    options = {**draw(ends()), **draw(float8_options(mode))}
+    return Gemm("g", *sizes, draw(st.sampled_from(LAYOUTS)), mode, **options)
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:

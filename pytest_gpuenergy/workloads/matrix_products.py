@@ -254,7 +254,8 @@ class Gemm(SumsOfProducts):
         bound = super().error_bound
         if self.is_float8:
             alone = min(self.K, SCALE_BLOCK) if self.accumulation == "float32" else self.K
-            bound = ErrorBound.for_float8(alone, self.output_type)
+            one_sign = self.distribution == "sorted"
+            bound = ErrorBound.for_float8(alone, self.output_type, one_sign=one_sign)
         return activated_bound(bound, self.activation)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pytest_gpuenergy.record import (
+    CONV_MODES as CONV_MODES,
     FLOAT8_MODES as FLOAT8_MODES,
     MODES as MODES,
     Mode as Mode,
@@ -28,8 +29,6 @@ _TYPES: Mapping[Mode, ElementType] = {
     "e5m2": "float8_e5m2",
 }
 """The element type in modes that name one; it is float32 in all others."""
-CONV_MODES = tuple(mode for mode in MODES if mode not in FLOAT8_MODES)
-"""The modes of convolutions."""
 _TF32_TRUNCATION = 2.0**-10
 """Largest relative change of a float32 number whose lower 13 bits are ignored (PTX ISA, ``mma``:
 operands of type ``.tf32``)."""

@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuners import (
     TEMPLATES,
     MmaParameters,
     SimtParameters,
+    WgmmaFloat8Parameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
     rank_kernels,
@@ -36,7 +37,8 @@ SIMT = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, st
 MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
-SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32)}
+FLOAT8 = WgmmaFloat8Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
 
@@ -107,11 +109,27 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
     )
 
 
+@st.composite
+def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    columns = [32, 64, 128, 192] if consumers == 1 else [64, 128, 192]
+    return WgmmaFloat8Parameters(
+        tile_m=64 * consumers,
+        tile_n=draw(st.sampled_from(columns)),
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
+    )
+
+
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
     "simt": simt,
     "mma": mma,
     "wgmma": wgmma,
     "wgmma_tf32": wgmma_tf32,
+    "wgmma_float8": wgmma_float8,
 }
 ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
@@ -150,6 +168,18 @@ ODD = {
         replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
     ),
+    "wgmma_float8-linear": (
+        replace(FLOAT8, tile_m=128, tile_n=192, consumers=2, cluster_n=2, blocks=3),
+        Gemm("g", 140, 133, 391, "tn", "e5m2", ldc=136, scaling="block", residual=True),
+    ),
+    "wgmma_float8-fast": (
+        replace(FLOAT8, tile_n=128, stages=3, cluster_m=2, blocks=1, whole_tiles=True),
+        Gemm("g", 70, 133, 600, "tn", "e4m3", lda=608, accumulation="fast"),
+    ),
+    "wgmma_float8-narrow": (
+        replace(FLOAT8, tile_n=32, stages=3, blocks=3),
+        Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
+    ),
     "mma-linear": (
         replace(MMA, blocks=3),
         Gemm("g", 33, 70, 41, "tn", "tf32", ldc=72),
@@ -178,6 +208,10 @@ WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
     "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
     "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+    "wgmma_float8": (
+        replace(FLOAT8, blocks=3),
+        Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row"),
+    ),
 }
 
 
@@ -253,7 +287,7 @@ def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
     larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
-    products_per_cycle = {"simt": 128, "wgmma": 2048}.get(template, 1024)
+    products_per_cycle = {"simt": 128, "wgmma": 2048, "wgmma_float8": 4096}.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -373,6 +407,8 @@ SLICED, IN_PARTS = replace(SIMT, tile_k=8, slices=2), replace(SIMT, blocks=7)
 WHOLE = replace(WGMMA, blocks=1, whole_tiles=True)
 FLOAT32, LONG = Gemm("g", 32, 32, 40), Gemm("g", 16, 16, 8192, mode="3xtf32")
 TF32_PRODUCT, BFLOAT16_PRODUCT = (Gemm("g", 32, 32, 80, mode=m) for m in ("tf32", "bfloat16"))
+LONG_FLOAT8 = Gemm("g", 72, 136, 300, "tn", "e4m3")
+NOT_PROMOTED = "b + ring.stage * further(B_STAGE), step == work.begin);"
 EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
 CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
 NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
@@ -412,6 +448,41 @@ FAULTS = {
     "wgmma-box-of-c-free-early": (
         *(WHOLE, HALF),
         [("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();")],
+    ),
+    "wgmma_float8-stage-free-early": (
+        *(FLOAT8, LONG_FLOAT8),
+        [("finish<0>(part);", "finish<1>(part);")],
+    ),
+    "wgmma_float8-scale-of-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("int own = row + i / 2 * 64 + i % 2 * 8;", "int own = row + i / 2 * 64;")],
+    ),
+    "wgmma_float8-scale-of-another-step": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("B_SCALE_ROW + step]", "B_SCALE_ROW]")],
+    ),
+    "wgmma_float8-scale-of-another-column": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row")),
+        [("b_scale[column + i] : 0.0f", "b_scale[column] : 0.0f")],
+    ),
+    "wgmma_float8-not-promoted": (
+        *(FLOAT8, replace(LONG_FLOAT8, K=4096, lda=0, ldb=0)),
+        [
+            ("b + ring.stage * further(B_STAGE), true);", NOT_PROMOTED),
+            ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
+        ],
+    ),
+    "wgmma_float8-quantized-with-another-scale": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row", quantize=True)),
+        [("float factor = power_of_two(-power);", "float factor = power_of_two(1 - power);")],
+    ),
+    "wgmma_float8-largest-of-a-part": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block", quantize=True)),
+        [("fmaxf(fabsf(four[2]), fabsf(four[3]))", "fabsf(four[2])")],
+    ),
+    "wgmma_float8-turned-to-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, layout="nn", ldb=0)),
+        [("four[j] = square[within + j][i];", "four[j] = square[within + j][i ^ 1];")],
     ),
     "wgmma_tf32-ready": (
         *(TF32, SPLIT),
@@ -480,6 +551,11 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
+    "is not 64 x 32 with one": (
+        "wgmma_float8",
+        [{"tile_m": 128, "tile_n": 32}, {"tile_n": 32, "consumers": 2}],
+    ),
+    "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
     "64 columns for each of 1 consumers": (
         "wgmma_tf32",
         [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}],
@@ -507,11 +583,46 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
         ("wgmma", "tf32", "float16, bfloat16"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
+        ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):
     with pytest.raises(InputError, match=f"computes in {modes}, not in mode {mode}"):
         SMALLEST[template].kernel(Gemm("g", 64, 64, 64, mode=mode))
+
+
+PREPARED = {
+    "turned-b": Gemm("g", 72, 133, 300, "nn", "e4m3", ldb=135),
+    "turned-both": Gemm("g", 72, 133, 130, "nt", "e5m2", scaling="block"),
+    "turned-a": Gemm("g", 70, 133, 301, "tt", "e4m3", scaling="row", lda=71, ldb=303),
+    "quantized": Gemm("g", 70, 133, 301, "tn", "e4m3", quantize=True),
+    "quantized-rows": Gemm("g", 70, 133, 300, "nn", "e5m2", scaling="row", quantize=True),
+    "quantized-blocks": Gemm("g", 70, 133, 302, "tn", "e4m3", scaling="block", quantize=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREPARED)
+def test_operands_are_turned_or_quantized_before_the_product(device, name):
+    gemm = PREPARED[name]
+    kernel = FLOAT8.kernel(gemm)
+    assert {space.name for space in kernel.workspaces} & {"a_turned", "b_turned", "a_quantized"}
+    assert len(kernel.launches) > 1
+    assert verify(device, FLOAT8, gemm) <= 1
+
+
+def test_operands_that_are_stored_along_k_are_multiplied_as_they_are():
+    kernel = FLOAT8.kernel(Gemm("g", 64, 64, 128, "tn", "e4m3"))
+    assert [launch.entry for launch in kernel.launches] == ["gemm"]
+    assert not kernel.workspaces
+
+
+def test_a_that_is_stored_across_k_is_not_quantized():
+    gemm = Gemm("g", 64, 64, 128, "tt", "e4m3", quantize=True)
+    with pytest.raises(InputError, match="quantizes A only where it is stored along K"):
+        FLOAT8.kernel(gemm)
+    with pytest.raises(InputError, match="No parameters of the template fit"):
+        rank_kernels(gemm, H200)
 
 
 def test_the_text_says_where_it_comes_from():
