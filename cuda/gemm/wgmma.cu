@@ -303,13 +303,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if PROMOTED
     Sums sums = {}, part;
     Place scaled = place_of(work.tile, rank);
+    Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, work.begin);
     for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
       multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
-      Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
+      // What the next step needs is on its way meanwhile.
+      Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
       finish<0>(part);
       if (thread < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, thread));
       promote(sums, part, factors);
+      factors = next;
       ring.advance();
     }
 #else

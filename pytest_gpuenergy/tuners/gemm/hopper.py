@@ -75,6 +75,8 @@ WARPGROUP_ROWS = 64
 """The rows that a warpgroup computes in one instruction."""
 _ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
+_LINES_OF_PATTERN = 8
+"""The lines after which the pattern of swizzled pieces repeats."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
@@ -297,6 +299,15 @@ class HopperTiling(Tiling):
         padding = copying_cycles(copied, card, costs) if copied else 0.0
         return product_cycles(gemm, self, card, step, costs) + padding
 
+    def copied_rows(self, gemm: Gemm) -> int:
+        """Return the rows of A that a block copies at a time, see ``hopper.cu``.
+
+        If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
+        """
+        lines = _LINES_OF_PATTERN * self.cluster_n
+        few = gemm.M < self.tile_m and gemm.element_bytes <= 2
+        return (math.ceil(gemm.M / lines) * lines if few else self.tile_m) // self.cluster_n
+
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
         if reason := self.refusal(gemm):
@@ -335,7 +346,7 @@ class HopperTiling(Tiling):
         if gemm.a_transposed:
             of_a = matrix_map("A", gemm, (gemm.M, gemm.K), gemm.lda, self.tile_k)
         else:
-            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.tile_m // self.cluster_n)
+            of_a = matrix_map("A", gemm, (gemm.K, gemm.M), gemm.lda, self.copied_rows(gemm))
         if gemm.b_transposed:
             of_b = matrix_map("B", gemm, (gemm.K, gemm.N), gemm.ldb, self.tile_n // self.cluster_m)
         else:
