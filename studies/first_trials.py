@@ -29,7 +29,7 @@ from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import TEMPLATE_FORM, Estimate, template_space
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, FittedCosts, template_space
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, Feedback, read_trials, untimed
 from pytest_gpuenergy.workloads import from_parameters
 
@@ -94,7 +94,7 @@ class _Idle:
 
 
 def times_again_ms(
-    raw: Path, device: Device, trials: int, estimate: Estimate | None = None
+    raw: Path, device: Device, trials: int, estimate: FittedCosts | None = None
 ) -> list[float]:
     """The times of the first trials that the present version would make, from stored trials.
 

@@ -56,7 +56,7 @@ from pytest_gpuenergy.tuners import (
     TEMPLATE_FORM,
     TRAITS,
     Costs,
-    Estimate,
+    FittedCosts,
     SimtParameters,
     Trees,
     WgmmaParameters,
@@ -367,6 +367,17 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "transposed_share": (1.0, 1.0),
         "turns_share": (1.0, 0.1),
     },
+    "skinny": {
+        "product_share": (1.1, 0.3),
+        "step_cycles": (100, 0.7),
+        "loaded_bytes_per_cycle": (64, 0.5),
+        "memory_bytes_per_cycle": (18, 0.2),
+        "latency_cycles": (1000, 0.5),
+        "first_cycles": (1500, 0.5),
+        "parts_bytes_per_cycle": (16, 0.5),
+        "start_cycles": (1500, 0.5),
+        "cluster_cycles": (500, 1.0),
+    },
 }
 """What is expected of the costs before a trial is seen, and the standard deviations of their
 logarithms: the constants with which earlier versions estimated, and rough physics."""
@@ -539,7 +550,7 @@ def _best_cut(
     return trait, cut
 
 
-def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
+def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> FittedCosts:
     """Fit everything."""
     of = defaultdict(list)
     for trial in trials:
@@ -548,7 +559,7 @@ def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> Estimate:
     costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
     costs["hopper"] = fit_energies(steady, costs["hopper"])
     costs["simt"] = Costs()
-    return Estimate(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
+    return FittedCosts(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
 
 
 def _priors(family: str) -> dict[str, float]:
@@ -571,7 +582,7 @@ class Choice:
     regrets: Mapping[str, float]
 
 
-def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
+def choices(trials: Iterable[Trial], estimate: FittedCosts) -> list[Choice]:
     """Let an estimate choose for each product of which two kernels or more were timed."""
     by_group: dict[tuple[object, ...], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -595,7 +606,7 @@ def choices(trials: Iterable[Trial], estimate: Estimate) -> list[Choice]:
     return found
 
 
-def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice]:
+def steady_choices(kernels: Iterable[Steady], estimate: FittedCosts) -> list[Choice]:
     """Let an estimate choose for each product of which two kernels or more ran under steady load.
 
     A kernel that was measured several times counts with its medians.
@@ -630,7 +641,7 @@ def steady_choices(kernels: Iterable[Steady], estimate: Estimate) -> list[Choice
 _Measured = TypeVar("_Measured", Trial, Steady)
 
 
-def _ranked(members: Sequence[_Measured], estimate: Estimate) -> list[_Measured]:
+def _ranked(members: Sequence[_Measured], estimate: FittedCosts) -> list[_Measured]:
     """Kernels of one product, the most promising first."""
     tilings = [one.tiling for one in members]
     cycles = estimated_cycles(members[0].gemm, HOPPER, tilings, estimate)
@@ -729,7 +740,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(replayed(trials, steady, arguments.replay))
         return
     before = Costs(stored_bytes_per_cycle=1e12)  # as earlier versions estimated
-    constants = Estimate(dict.fromkeys(("simt", *EXPECTED), before), {})
+    constants = FittedCosts(dict.fromkeys(("simt", *EXPECTED), before), {})
     named = {
         "as before": [*choices(trials, constants), *steady_choices(steady, constants)],
         "fitted to other sizes": held_out(trials, steady),

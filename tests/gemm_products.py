@@ -33,11 +33,21 @@ def float8_options(mode: str) -> st.SearchStrategy[dict[str, Any]]:
     return scaled | blocks
 
 
+def several(most_rows: int = 80) -> st.SearchStrategy[dict[str, Any]]:
+    """Options of products: often one, else a batch or groups, some of which have no rows."""
+    rows = st.lists(st.integers(0, most_rows) | st.just(0), min_size=1, max_size=5).filter(any)
+    groups = rows.map(lambda one: {"groups": tuple(one)})
+    return st.just({}) | st.fixed_dictionaries({"B": st.integers(2, 4)}) | groups
+
+
 @st.composite
 def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
-    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end."""
-    size, more = st.integers(1, most), st.integers(0, 9)
-    bare = _drawn(draw, size, modes)
+    """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end.
+
+    Some are batches, and some have groups.
+    """
+    more = st.integers(0, 9)
+    bare = _drawn(draw, most, modes)
     return replace(
         bare, lda=bare.lda + draw(more), ldb=bare.ldb + draw(more), ldc=bare.ldc + draw(more)
     )
@@ -46,7 +56,7 @@ def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
 @st.composite
 def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
     """As `products`, with rows a multiple of 16 bytes apart, as tensor maps need."""
-    bare = _drawn(draw, st.integers(1, most), modes)
+    bare = _drawn(draw, most, modes)
     pieces = 16 // bare.element_bytes
     lda, ldb, aligned = (
         -(-least // pieces) * pieces + pieces * draw(st.sampled_from([0, 0, 3]))
@@ -56,11 +66,13 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
     return replace(bare, lda=lda, ldb=ldb, ldc=ldc)
 
 
-def _drawn(draw: st.DrawFn, size: st.SearchStrategy[int], modes: st.SearchStrategy[Any]) -> Gemm:
-    sizes = draw(size), draw(size), draw(size)
-    mode = draw(modes)
+def _drawn(draw: st.DrawFn, most: int, modes: st.SearchStrategy[Any]) -> Gemm:
+    m, n, k = (draw(st.integers(1, most)) for _ in range(3))
+    layout, mode = draw(st.sampled_from(LAYOUTS)), draw(modes)
+    more = {} if mode in FLOAT8_MODES else draw(several(most // 2))
+    m = sum(more.get("groups", (m,)))
     options = {**draw(ends()), **draw(float8_options(mode))}
-    return Gemm("g", *sizes, draw(st.sampled_from(LAYOUTS)), mode, **options)
+    return Gemm("g", m, n, k, layout, mode, **more, **options)
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:

@@ -39,14 +39,16 @@ ON_TENSOR_CORES = 100
 ComputeType = IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_32F_FAST_TF32": 77})
 Config = IntEnum("Config", [name for name, _ in cublas._CONFIGURATION.values()], start=0)
 Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
-Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK"])
+ALIGNED = [f"MIN_ALIGNMENT_{name}_BYTES" for name in "ABCD"]
+Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK", *ALIGNED])
 Operation = IntEnum(
     "Operation",
     [
-        *("TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "FAST_ACCUM"),
+        *("TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_BATCH_STRIDE", "FAST_ACCUM"),
         *(f"{operand}_SCALE_{what}" for operand in "AB" for what in ("POINTER", "MODE")),
     ],
 )
+LayoutAttribute = IntEnum("LayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFSET"])
 
 
 class CublasError(Exception):
@@ -99,6 +101,7 @@ class HostCublas:
             MatmulAlgoCapAttribute=Cap,
             MatmulPreferenceAttribute=Preference,
             MatmulDescAttribute=Operation,
+            MatrixLayoutAttribute=LayoutAttribute,
             MatmulTile=IntEnum("Tile", {"TILE_128x64": 1}),
             MatmulStages=shape,
             MatmulInnerShape=shape,
@@ -114,7 +117,8 @@ class HostCublas:
             matmul_preference_create=lambda: self._made({}),
             matmul_preference_set_attribute=self._set,
             matmul_preference_destroy=lambda _: None,
-            matrix_layout_create=lambda *layout: self._made(layout),
+            matrix_layout_create=lambda *layout: self._made({"layout": layout, "BATCH_COUNT": 1}),
+            matrix_layout_set_attribute=self._set,
             matmul_algo_get_heuristic=self._heuristic,
             matmul_algo_check=self._check,
             matmul_algo_config_get_attribute=self._config,
@@ -175,35 +179,41 @@ class HostCublas:
         def multiply() -> None:
             self.launched.add(number_at(algorithm))
             at(workspace, np.dtype("u1"), size)[:] = 7
-            one = self._numbers(first, first_layout)
-            other = self._numbers(second, second_layout)
+            for product in range(self.objects[c_layout]["BATCH_COUNT"]):
+                multiply_one(product)
+
+        def multiply_one(product: int) -> None:
+            one = self._numbers(first, first_layout, product)
+            other = self._numbers(second, second_layout, product)
             one = one.T if self.objects[operation]["TRANSA"] else one
             other = other.T if self.objects[operation]["TRANSB"] else other
             if "A_SCALE_MODE" in described:
                 one = one * scales_at(described, "A", one.shape)
                 other = other * scales_at(described, "B", other.shape[::-1]).T
-            result = one @ other + (self._numbers(c, c_layout) if added else 0.0)
-            number, rows, *_ = self.objects[c_layout]
+            result = one @ other + (self._numbers(c, c_layout, product) if added else 0.0)
+            number, rows, *_ = self.objects[c_layout]["layout"]
             kind = TYPES[number][0]
             if (epilogue := described.get("EPILOGUE", 0)) & 4:
-                bias = at(described["BIAS_POINTER"], stored_as(kind), rows)
+                further = product * described.get("BIAS_BATCH_STRIDE", 0) * TYPES[number][1]
+                bias = at(described["BIAS_POINTER"] + further, stored_as(kind), rows)
                 result += numbers(bias, kind).astype(np.float64)[:, None]
             result = activated(result, {0: "none", 2: "relu", 32: "gelu_tanh"}[epilogue & ~4])
-            self._stored(d, c_layout)[:] = rounded_to(result, kind)
+            self._stored(d, c_layout, product)[:] = rounded_to(result, kind)
 
         self.run(multiply)
 
-    def _stored(self, address: int, layout: int) -> Any:
-        """The matrix, which is stored by columns."""
-        kind, rows, columns, leading = self.objects[layout]
+    def _stored(self, address: int, layout: int, product: int) -> Any:
+        """The matrix of a product in a batch, which is stored by columns."""
+        kind, rows, columns, leading = self.objects[layout]["layout"]
         bits = stored_as(TYPES[kind][0])
+        address += product * self.objects[layout].get("STRIDED_BATCH_OFFSET", 0) * bits.itemsize
         whole = at(address, bits, leading * (columns - 1) + rows)
         shape, strides = (rows, columns), (bits.itemsize, leading * bits.itemsize)
         return np.lib.stride_tricks.as_strided(whole, shape, strides)
 
-    def _numbers(self, address: int, layout: int) -> Any:
-        kind = TYPES[self.objects[layout][0]][0]
-        return numbers(self._stored(address, layout), kind).astype(np.float64)
+    def _numbers(self, address: int, layout: int, product: int) -> Any:
+        kind = TYPES[self.objects[layout]["layout"][0]][0]
+        return numbers(self._stored(address, layout, product), kind).astype(np.float64)
 
 
 def scales_at(described: dict[str, int], operand: str, shape: tuple[int, int]) -> Any:

@@ -6,6 +6,10 @@
 //   FROM_NHWC          whether channels are the inner dimension already
 //   PACK_IMAGES, PACK_PLANE, PACK_CI, PACK_CO, PACK_TAPS   images, pixels of one, channels, elements of a window
 //   PADDED             channels with the padding
+//   UNROLLED           whether each row of each pixel's window is written with all its channels, one after the
+//                      other: those are the PADDED elements then
+//   PACK_COLUMNS, PACK_WINDOW, PACK_STRIDE   columns of an image and of a window, and the stride (with PADDING,
+//                      DILATION, OW, H and KH of windows.cu)
 //   PACK_DATA_BLOCKS   blocks that pack the input; the others pack the weights
 
 constexpr int PACK_THREADS = 256;
@@ -58,11 +62,67 @@ __device__ void turn_windows(Element* to, const Element* from, int block) {
   }
 }
 
+#if UNROLLED
+constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
+
+struct alignas(16) PackedPiece {
+  Element of[PACK_PIECE];
+};
+
+// Where an element of a row of a window is: in which column, and in which channel. The order is that in which they
+// follow each other in the weights.
+__device__ __forceinline__ int column_of(int k) {
+  return FROM_NHWC ? k / PACK_CI : k % PACK_WINDOW;
+}
+
+__device__ __forceinline__ int channel_of(int k) {
+  return FROM_NHWC ? k % PACK_CI : k / PACK_WINDOW;
+}
+
+// Write a row of the windows of pixels that are in a row of the output, a piece to each thread.
+__device__ void unroll_pixels(Element* to, const Element* from, int block) {
+  int place = block * PACK_THREADS + threadIdx.x, pixel = place / PACK_PIECES;
+  int row = pixel / OW, left = pixel % OW * PACK_STRIDE - PADDING;
+  if (row >= IMAGES * H) return;
+  PackedPiece piece;
+#pragma unroll
+  for (int i = 0; i < PACK_PIECE; ++i) {
+    int k = place % PACK_PIECES * PACK_PIECE + i, x = left + column_of(k) * DILATION;
+    int at = FROM_NHWC ? (row * PACK_COLUMNS + x) * PACK_CI + channel_of(k)
+                       : ((row / H * PACK_CI + channel_of(k)) * H + row % H) * PACK_COLUMNS + x;
+    bool exists = k < PACK_WINDOW * PACK_CI && x >= 0 && x < PACK_COLUMNS;
+    piece.of[i] = exists ? from[at] : Element(0.0f);
+  }
+  reinterpret_cast<PackedPiece*>(to)[place] = piece;
+}
+
+// Write the weights in the same order.
+__device__ void unroll_windows(Element* to, const Element* from, int block) {
+  int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
+  if (row >= PACK_CO * KH) return;
+  PackedPiece piece;
+#pragma unroll
+  for (int i = 0; i < PACK_PIECE; ++i) {
+    int k = place % PACK_PIECES * PACK_PIECE + i;
+    int at = FROM_NHWC ? row * PACK_WINDOW * PACK_CI + k
+                       : ((row / KH * PACK_CI + channel_of(k)) * KH + row % KH) * PACK_WINDOW + column_of(k);
+    piece.of[i] = k < PACK_WINDOW * PACK_CI ? from[at] : Element(0.0f);
+  }
+  reinterpret_cast<PackedPiece*>(to)[place] = piece;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
     pack(const Element* __restrict__ data, const Element* __restrict__ weight,
          Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
   int block = blockIdx.x;
-#if FROM_NHWC
+#if UNROLLED
+  if (block < PACK_DATA_BLOCKS) {
+    unroll_pixels(packed_data, data, block);
+  } else {
+    unroll_windows(packed_weight, weight, block - PACK_DATA_BLOCKS);
+  }
+#elif FROM_NHWC
   if (block < PACK_DATA_BLOCKS) {
     pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE, block);
   } else {

@@ -11,6 +11,8 @@
 //   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
 //                      columns, and of the output
 //   IMAGES, H, W, CI, CO, KH, KW, STRIDE, PADDING, DILATION, OH, OW   sizes of the convolution
+//   X_STRIDE, X_PADDING   stride and padding along rows, which are 1 and 0 where pack.cu has unrolled them
+//   SUM_LENGTH         products of a sum, without those that packing adds
 //   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
 //   TILE_P, TILE_C     pixels and channels of the output that a block computes at a time
@@ -43,7 +45,7 @@ struct Origin {
 };
 
 __device__ __forceinline__ Origin origin_of(int pixel) {
-  return {pixel / PLANE, pixel % PLANE / OW * STRIDE - PADDING, pixel % OW * STRIDE - PADDING};
+  return {pixel / PLANE, pixel % PLANE / OW * STRIDE - PADDING, pixel % OW * X_STRIDE - X_PADDING};
 }
 
 // Elements of 64 pixels for one instruction, as it takes them from the registers of a thread.
@@ -62,7 +64,7 @@ __device__ Stage stage_at(Element* stages, int number);  // see implicit.cu
 
 // Whether sums have so few products that the bound of float32 allows no more than each product's own
 // rounding: then the product of both smaller parts counts, and smaller parts are rounded, not cut off.
-constexpr bool SHORT_SUMS = K < 32;
+constexpr bool SHORT_SUMS = SUM_LENGTH < 32;
 
 // What is lost when the bits are ignored that TF32 does not have.
 __device__ __forceinline__ float rest_of(float x) {

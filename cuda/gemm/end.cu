@@ -2,7 +2,8 @@
 //
 // It is applied in float32 to whole sums, before they are rounded to Result: where a template stores them,
 // and in gemm_sum if blocks have shared a tile. Besides those of tiles.cu, the constants of this text are:
-//   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements, and a residual that is stored as C is
+//   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements for each product, and a residual that
+//                              is stored as C is
 //   ACTIVATION                 0: none, 1: relu, 2: gelu, 3: gelu_tanh, 4: silu
 //   SCALES                     0: none, 1: one of A and one of B, 2: one of each row of A and column of B,
 //                              3: of blocks of A and B, with which a template multiplies parts of sums
@@ -92,7 +93,7 @@ struct End {
 #endif
 #if WITH_BIAS
     float biases[COUNT];
-    read_elements<true, ALL>(biases, bias + column, there);
+    read_elements<PRODUCTS == 1 || N % COUNT == 0, ALL>(biases, bias + column, there);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] += biases[i];
 #endif
@@ -111,16 +112,16 @@ __device__ __forceinline__ End end_at(Place place, const Result* bias, const Res
                                       const float* a_scale = nullptr,
                                       const float* b_scale = nullptr) {
 #if WITH_BIAS
-  bias += place.column;
+  bias += place.product * N + place.column;
 #endif
 #if WITH_RESIDUAL
-  residual += place.row * LDC + place.column;
+  residual += place_in_c(place);
 #endif
 #if SCALES == 2
   a_scale += place.row;
   b_scale += place.column;
 #endif
-  return {bias, residual, a_scale, b_scale, M - place.row, N - place.column};
+  return {bias, residual, a_scale, b_scale, place.end - place.row, N - place.column};
 }
 #else
 using End = NoEnd;

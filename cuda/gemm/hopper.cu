@@ -65,11 +65,27 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
                             : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
 }
 
-// Copy the box of `map` whose first element is at (x, y), x being the inner dimension, to the same
-// place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
+// Copy the box of `map` whose first element is at (x, y) of matrix z, x being the inner dimension, to the
+// same place of all blocks of the cluster whose ranks are set in `ranks`, or only to this block.
 template <bool TO_SEVERAL>
-__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y,
+__device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y, int z,
                                          Barrier& full, unsigned short ranks) {
+#if PRODUCTS > 1
+  if (TO_SEVERAL) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&full)),
+           "h"(ranks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4}], [%5];"
+        :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(&full))
+        : "memory");
+  }
+#else
   if (TO_SEVERAL) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
@@ -83,6 +99,7 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
         :: "r"(shared_address(to)), "l"(&map), "r"(x), "r"(y), "r"(shared_address(&full))
         : "memory");
   }
+#endif
 }
 
 // Copy what a block of this rank copies of a step, of which `place` and `k` are the beginning. A stage
@@ -91,6 +108,7 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
                                           const CUtensorMap& a_map, const CUtensorMap& b_map,
                                           Place place, int k, int rank, Barrier& full) {
   int m = rank % CLUSTER_M * B_SLICE, n = rank / CLUSTER_M * A_SLICE;
+  int of_a = matrix_of(place), of_b = place.product;
   unsigned short of_rows = 0;
 #pragma unroll
   for (int i = 0; i < CLUSTER_N; ++i) of_rows |= 1 << (rank % CLUSTER_M + i * CLUSTER_M);
@@ -98,33 +116,41 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
   arrive_expecting(full, STAGE_BYTES);
 #if A_TRANSPOSED
   for (int i = n; i < n + A_SLICE; i += LINE) {
-    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, a_map, place.row + i, k, full, of_rows);
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, a_map, place.row + i, k, of_a, full, of_rows);
   }
 #else
   for (int i = 0; i < TILE_K; i += LINE) {
-    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_M + n * LINE, a_map, k + i, place.row + n, full,
-                              of_rows);
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_M + n * LINE, a_map, k + i, place.row + n, of_a,
+                              full, of_rows);
   }
 #endif
 #if B_TRANSPOSED
   for (int i = 0; i < TILE_K; i += LINE) {
-    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_N + m * LINE, b_map, k + i, place.column + m, full,
-                              of_columns);
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_N + m * LINE, b_map, k + i, place.column + m, of_b,
+                              full, of_columns);
   }
 #else
   for (int i = m; i < m + B_SLICE; i += LINE) {
-    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, full, of_columns);
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, of_b, full,
+                              of_columns);
   }
 #endif
 }
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
-__device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y,
+__device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, int z,
                                           const void* from) {
+#if PRODUCTS > 1
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"
+      "cp.async.bulk.commit_group;"
+      :: "l"(&map), "r"(x), "r"(y), "r"(z), "r"(shared_address(from)) : "memory");
+#else
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
       "cp.async.bulk.commit_group;"
       :: "l"(&map), "r"(x), "r"(y), "r"(shared_address(from)) : "memory");
+#endif
 }
 
 // Wait until all boxes that this thread stores have been read, but the latest `others`.

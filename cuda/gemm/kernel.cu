@@ -25,7 +25,7 @@ __device__ void wait() {
 }
 
 __device__ Place place_of_part(int i) {
-  return {i / TILE_N, i % TILE_N};
+  return {i / TILE_N, i % TILE_N, 0, 0};
 }
 
 struct Stage {
@@ -60,10 +60,12 @@ struct Steps {
                    int end)
       : a_stages(reinterpret_cast<Element*>(memory)),
         b_stages(a_stages + STAGES * A_STAGE),
-        a(A + (A_TRANSPOSED ? begin * TILE_K * LDA + place.row : place.row * LDA + begin * TILE_K)),
-        b(B_TRANSPOSED ? B + place.column * LDB + begin * TILE_K
-                       : B + begin * TILE_K * LDB + place.column),
-        rows(M - place.row),
+        a(A + matrix_of(place) * (A_TRANSPOSED ? K : M) * LDA +
+          (A_TRANSPOSED ? begin * TILE_K * LDA + place.row : place.row * LDA + begin * TILE_K)),
+        b(B + place.product * (B_TRANSPOSED ? N : K) * LDB +
+          (B_TRANSPOSED ? place.column * LDB + begin * TILE_K
+                        : begin * TILE_K * LDB + place.column)),
+        rows(place.end - place.row),
         columns(N - place.column),
         depth(K - begin * TILE_K),
         left(end - begin) {
@@ -123,8 +125,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     add_slices(sums, memory);
     bool whole = begin == 0 && end == STEPS;
     if (!SHARED_TILES || whole) {
-      store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row,
-                            N - place.column, sums, end_at(place, BIAS, RESIDUAL));
+      store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column,
+                            sums, end_at(place, BIAS, RESIDUAL));
     }
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.

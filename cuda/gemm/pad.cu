@@ -38,12 +38,13 @@ extern "C" __global__ void __launch_bounds__(256) gemm_pad(
 ) {
 #if A_PADDED
   if (blockIdx.y == 0) {
-    pad_rows<A_TRANSPOSED ? K : M, A_TRANSPOSED ? M : K, LDA, A_PADDED>(A, a_rows);
+    constexpr int MATRICES = GROUPED ? 1 : PRODUCTS;
+    pad_rows<MATRICES * (A_TRANSPOSED ? K : M), A_TRANSPOSED ? M : K, LDA, A_PADDED>(A, a_rows);
   }
 #endif
 #if B_PADDED
   if (blockIdx.y + 1 == gridDim.y) {
-    pad_rows<B_TRANSPOSED ? N : K, B_TRANSPOSED ? K : N, LDB, B_PADDED>(B, b_rows);
+    pad_rows<PRODUCTS * (B_TRANSPOSED ? N : K), B_TRANSPOSED ? K : N, LDB, B_PADDED>(B, b_rows);
   }
 #endif
 }

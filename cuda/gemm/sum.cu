@@ -25,13 +25,13 @@ extern "C" __global__ void __launch_bounds__(256)
   Place place = place_of(WHOLE_TILES + blockIdx.x, rank);
   for (int i = blockIdx.y * 256 + threadIdx.x; i < TILE_M * TILE_N; i += 256 * gridDim.y) {
     Place within = place_of_part(i);
-    int row = place.row + within.row, column = place.column + within.column;
-    if (row >= M || column >= N) continue;
+    Place here = {place.row + within.row, place.column + within.column, place.product, place.end};
+    if (here.row >= here.end || here.column >= N) continue;
     float sum = parts[part_of(first, rank, true) + i];
     for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
     float result[1] = {sum};
-    end_at({row, column}, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
-    C[row * LDC + column] = Result(result[0]);
+    end_at(here, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
+    C[place_in_c(here)] = Result(result[0]);
   }
 }
 #endif

@@ -4,6 +4,11 @@
 // sum.cu. Constants are:
 //   Element            type of the matrices' elements
 //   M, N, K            sizes of the product
+//   PRODUCTS           number of matrices B: of a batch, whose matrices A and C are as many, or of groups
+//   GROUPED            whether they are of groups: parts of the M rows of A and C, each with its own B;
+//                      then GROUP_ROWS lists the first row of each, and M, and GROUP_TILES in the same way
+//                      its first row of tiles, and how many there are
+//   ALL_M              whether all tiles have only rows of their own product
 //   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
 //   B_TRANSPOSED       whether B is stored as N rows of K elements, rather than K rows of N
 //   LDC                distance in elements between the rows of C
@@ -25,26 +30,57 @@
 
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int ALL_TILE_M = CLUSTER_M * TILE_M, ALL_TILE_N = CLUSTER_N * TILE_N;
-constexpr int ROWS = (M + ALL_TILE_M - 1) / ALL_TILE_M, COLUMNS = (N + ALL_TILE_N - 1) / ALL_TILE_N;
+constexpr int COLUMNS = (N + ALL_TILE_N - 1) / ALL_TILE_N;
 constexpr int STEPS = (K + TILE_K - 1) / TILE_K;
-constexpr bool ALL_M = M % ALL_TILE_M == 0, ALL_N = N % ALL_TILE_N == 0;
-constexpr long long DIVIDED_STEPS = (static_cast<long long>(ROWS) * COLUMNS - WHOLE_TILES) * STEPS;
+constexpr bool ALL_N = N % ALL_TILE_N == 0;
+#if GROUPED
+__constant__ int GROUP_ROWS[PRODUCTS + 1] = {FIRST_ROWS}, GROUP_TILES[PRODUCTS + 1] = {FIRST_TILES};
+#else
+constexpr int ROWS = (M + ALL_TILE_M - 1) / ALL_TILE_M;  // of tiles, in each product
+constexpr int TILE_ROWS = PRODUCTS * ROWS;
+#endif
+constexpr long long DIVIDED_STEPS = (static_cast<long long>(TILE_ROWS) * COLUMNS - WHOLE_TILES) * STEPS;
 
 // Steps are counted from the first tile on whose steps are divided.
 __device__ int first_step(int block) {
   return static_cast<int>(DIVIDED_STEPS * block / BLOCKS);
 }
 
+// A row and a column in the C of a product, or in the only C of groups; `end` is beyond the last row that
+// has the same B, of number `product`.
 struct Place {
-  int row, column;
+  int row, column, product, end;
 };
 
-// Of the first element in C of a tile, or of the part that a block of this rank in its cluster computes.
+// Of the first element of a tile, or of the part that a block of this rank in its cluster computes.
 __device__ Place place_of(int tile, int rank = 0) {
+#if GROUPED
+  int product = 0;
+  for (int last = PRODUCTS - 1; product < last;) {
+    int middle = (product + last + 1) / 2;
+    bool before = tile < GROUP_TILES[middle] * COLUMNS;
+    (before ? last : product) = before ? middle - 1 : middle;
+  }
+  int first = GROUP_ROWS[product], end = GROUP_ROWS[product + 1];
+  int all_rows = GROUP_TILES[product + 1] - GROUP_TILES[product];
+  tile -= GROUP_TILES[product] * COLUMNS;
+#else
+  int product = PRODUCTS == 1 ? 0 : tile / (ROWS * COLUMNS);
+  constexpr int first = 0, end = M, all_rows = ROWS;
+  if (PRODUCTS > 1) tile %= ROWS * COLUMNS;
+#endif
   int group = tile / (GROUP * COLUMNS), within = tile % (GROUP * COLUMNS);
-  int rows = min(GROUP, ROWS - group * GROUP);
-  return {(group * GROUP + within % rows) * ALL_TILE_M + rank % CLUSTER_M * TILE_M,
-          within / rows * ALL_TILE_N + rank / CLUSTER_M * TILE_N};
+  int rows = min(GROUP, all_rows - group * GROUP);
+  return {first + (group * GROUP + within % rows) * ALL_TILE_M + rank % CLUSTER_M * TILE_M,
+          within / rows * ALL_TILE_N + rank / CLUSTER_M * TILE_N, product, end};
+}
+
+// The number of the product's A and C.
+__device__ __forceinline__ int matrix_of(const Place& place) { return GROUPED ? 0 : place.product; }
+
+// Where in all of C, or of the residual, this place is.
+__device__ __forceinline__ int place_in_c(const Place& place) {
+  return (matrix_of(place) * M + place.row) * LDC + place.column;
 }
 
 // Where a block's part of a tile's sum is in the workspace: of a tile that it begins, or that it ends.

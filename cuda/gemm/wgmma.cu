@@ -10,6 +10,7 @@
 //                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
 //   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
+//   ROWS_STORED        whether threads store tiles that end with a group, where BOXED_C
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
 // by tensor maps: what lies outside the matrices becomes 0. The consumers multiply directly from
@@ -201,7 +202,7 @@ __device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place p
       written_for_async();
       __syncwarp();
       if (lane == 0) {
-        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, box);
+        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, matrix_of(place), box);
       }
     }
   }
@@ -227,7 +228,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
-  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2};
+  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2, 0, 0};
 }
 #endif
 
@@ -248,6 +249,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
+#if ROWS_STORED
+         , Result* __restrict__ C
+#endif
 #else
          Result* __restrict__ C
 #endif
@@ -338,11 +342,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
+#if BOXED_C && ROWS_STORED
+    // A box would overwrite rows of the next group.
+    if (place.end - place.row < TILE_M) {
+      store<false>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m, sums,
+                   end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
+      continue;
+    }
+#endif
 #if BOXED_C
-    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
+    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
+                   stored);
 #else
-    store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
-                          m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
+    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m,
+                          sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
 #endif
   }
 #if BOXED_C

@@ -254,7 +254,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, eight = i / 4 / SUM_THREADS;
   return {eight * 8 + 2 * (thread % 4) + i % 2,
-          thread / 128 * 64 + first_column(thread) + (i % 4 / 2 ^ has_second_first(thread))};
+          thread / 128 * 64 + first_column(thread) + (i % 4 / 2 ^ has_second_first(thread)), 0, 0};
 }
 #endif
 
@@ -338,7 +338,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
-    store<ALL_M && ALL_N>(C + place.row * LDC + place.column, LDC, M - place.row, N - place.column,
+    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column,
                           warpgroup * 64, sums, end_at(place, BIAS, RESIDUAL));
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival

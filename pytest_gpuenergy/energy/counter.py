@@ -52,7 +52,7 @@ class EnergyCounter:
         self._device = device
         self._clock = device.clock
         self._seen: deque[Edge] = deque(maxlen=_MAX_SEEN)
-        self._schedule: Schedule | None = None
+        self._schedule: StepSchedule | None = None
         self._number = 0
         self._last: Edge | None = None
         self._read_s = 0.0
@@ -99,7 +99,7 @@ class EnergyCounter:
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
 
-    def _learned(self) -> Schedule | None:
+    def _learned(self) -> StepSchedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
         if len(self._seen) < _MIN_SEEN:
             return None
@@ -112,7 +112,7 @@ class EnergyCounter:
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
         return fitted_schedule(clear, self.period_s)
 
-    def _on_schedule(self, schedule: Schedule) -> Edge | None:
+    def _on_schedule(self, schedule: StepSchedule) -> Edge | None:
         """Await a step; return None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
@@ -129,7 +129,7 @@ class EnergyCounter:
         self._number = better.number_at(edge.time_s)
         return edge
 
-    def _between_steps(self, schedule: Schedule, number: int) -> Edge:
+    def _between_steps(self, schedule: StepSchedule, number: int) -> Edge:
         """Read half-way between step ``number``, or a later step, and the step after it."""
         assert self._last is not None
         clock = self._clock
@@ -212,7 +212,7 @@ class EnergyCounter:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StepSchedule:
     """Steps at the times ``phase_s + k * period_s``, from a fit to seen steps.
 
     Attributes:
@@ -275,7 +275,7 @@ def regular_times_s(
     return line.times_s(numbers), line.span_error_s(numbers[-1] - numbers[begin])
 
 
-def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
+def fitted_schedule(edges: Sequence[Edge], period_s: float) -> StepSchedule | None:
     """Return a fit to successive edges, or None if they are too far from a line."""
     numbers = np.array(step_numbers(edges, period_s))
     if len(edges) < 3 or (np.diff(numbers) < 1).any():
@@ -289,7 +289,7 @@ def fitted_schedule(edges: Sequence[Edge], period_s: float) -> Schedule | None:
     residuals = middles - (phase + period * numbers)
     if np.abs(residuals).max() > widths.max():
         return None
-    return Schedule(
+    return StepSchedule(
         phase_s=phase,
         period_s=period,
         count=len(edges),

@@ -117,7 +117,9 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
     # activation(A B + residual + bias). 8-bit A and B have scales, of the `scaling` tensor, row or
     # block, see `Gemm`. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
-    # cuBLASLt; without one, the first that its heuristics offer is taken.
+    # cuBLASLt; without one, the first that its heuristics offer is taken. Tensors of three
+    # dimensions are a batch. With `groups`, the rows of each such as "512,0,128", only b has three;
+    # each group with rows is a call of its own, and has an algorithm.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
@@ -126,6 +128,7 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
             "b_transposed": False,
             "columns": 0,
             "depth": 0,
+            "groups": "",
             "activation": "none",
             "scaling": "",
             "fast_accumulation": False,

@@ -30,7 +30,7 @@ from .moves.move import (
 )
 from .priors.bottlenecks import (
     CardModel as CardModel,
-    Costs as Costs,
+    LaunchCosts as LaunchCosts,
     Situation as Situation,
     count_work as count_work,
 )

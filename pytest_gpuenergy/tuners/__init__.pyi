@@ -21,7 +21,7 @@ from .conv.implicit import (
     input_blocks as input_blocks,
 )
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
-from .gemm.costs import Costs as Costs, Estimate as Estimate, Trees as Trees, fitted as fitted
+from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
     Cutlass3 as Cutlass3,
@@ -47,6 +47,7 @@ from .gemm.library_kernels import (
 )
 from .gemm.mma import MmaParameters as MmaParameters
 from .gemm.simt import TRAITS as TRAITS, SimtParameters as SimtParameters
+from .gemm.skinny import SkinnyParameters as SkinnyParameters
 from .gemm.wgmma import WgmmaParameters as WgmmaParameters
 from .gemm.wgmma_float8 import WgmmaFloat8Parameters as WgmmaFloat8Parameters
 from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters

@@ -272,16 +272,21 @@ def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSe
 
 def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     """Return the best of a list of CUTLASS's configurations."""
-    _check_in_cutlass(gemm)
+    _check_plain(gemm)
     headers = find_headers(bench.cutlass)
     return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
 
 
-def _check_in_cutlass(gemm: Gemm) -> None:
+def _check_plain(gemm: Gemm) -> None:
     if gemm.is_float8:
         raise UnavailableError(
             f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "
             "elements of 8 bits."
+        )
+    if gemm.is_batch or gemm.groups:
+        raise UnavailableError(
+            f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have "
+            "neither batches nor groups."
         )
     if gemm.has_end:
         raise UnavailableError(
@@ -295,7 +300,7 @@ def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
     gpu, profiler = bench.gpu, bench.cutlass_profiler
     if profiler is None or gpu.emulated:
         raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
-    _check_in_cutlass(gemm)
+    _check_plain(gemm)
     name = profiled_kernel(profiler, gemm, gpu.uuid)
     capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
     kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)

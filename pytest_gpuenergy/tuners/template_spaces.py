@@ -10,11 +10,12 @@ from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
 from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
-from pytest_gpuenergy.tuners.gemm.costs import Estimate, fitted
+from pytest_gpuenergy.tuners.gemm.costs import FittedCosts, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
 from pytest_gpuenergy.tuners.gemm.mma import MmaParameters
 from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
+from pytest_gpuenergy.tuners.gemm.skinny import SkinnyParameters
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuners.gemm.wgmma_float8 import WgmmaFloat8Parameters
@@ -32,7 +33,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
         *(SimtParameters, MmaParameters),
-        *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters),
+        *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters, SkinnyParameters),
         *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }
@@ -76,7 +77,7 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
 
 
 def rank_kernels(
-    workload: Workload, card: CardResources, estimate: Estimate | None = None
+    workload: Workload, card: CardResources, estimate: FittedCosts | None = None
 ) -> list[TemplateParameters[Any]]:
     """Return the parameters of templates that fit the card, the most promising first.
 
@@ -93,7 +94,7 @@ def rank_kernels(
 
 
 def _estimated(
-    workload: Workload, card: CardResources, estimate: Estimate | None
+    workload: Workload, card: CardResources, estimate: FittedCosts | None
 ) -> list[tuple[TemplateParameters[Any], float]]:
     """Return the parameters as of `rank_kernels`, with their expected clock cycles."""
     kinds = able_templates(workload, card)
@@ -131,7 +132,7 @@ _MAX_ADVISED = 4
 
 
 def template_space(
-    workload: Workload, device: Device, estimate: Estimate | None = None
+    workload: Workload, device: Device, estimate: FittedCosts | None = None
 ) -> ParameterSpace[Any]:
     """Return the search space of our templates for a workload on a device.
 

@@ -2,11 +2,14 @@
 
 The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``, after which
 other layouts, modes and ends are named: ``MNK=4096 layout=tn bias=1 activation=gelu residual=1``.
+``B=32 MNK=512`` is a batch of 32 such products, and ``groups=512,0,128 N=2048 K=1408`` a product
+whose groups of rows of A have a matrix B each.
 Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scaling=block``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -83,7 +86,9 @@ _LEAST_POWER = -126
 
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
-"""The most elements of one matrix, because kernels use 32-bit indices."""
+"""The most elements of one tensor, because kernels use 32-bit indices."""
+_MAX_PRODUCTS = 4096
+"""The most products of a batch or groups of rows: kernels have a table of groups as constants."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,16 @@ class Gemm(SumsOfProducts):
     They are those of BLAS, which stores by columns, for C^T = B^T A^T. A linear layer of PyTorch,
     whose weights are stored as N rows of K, has the layout ``tn``.
 
+    A batch has B such products, whose matrices are stored one after another, and so are the rows of
+    their biases. Groups are what a mixture of experts computes: A and C have the rows of all
+    groups, one after another, and each group has its own matrix B and bias, stored as those of a
+    batch. A group may have no rows; its matrix is then not read.
+
     In modes ``e4m3`` and ``e5m2``, A and B are the products of 8-bit numbers and scales in float32.
-    C, bias and residual are bfloat16.
+    C, bias and residual are bfloat16. There is one such product, neither a batch nor groups.
 
     Attributes:
-        M: rows of A and C.
+        M: rows of A and C; with groups, of all of them together.
         N: columns of B and C.
         K: columns of A and rows of B.
         layout: how A and B are stored, see above.
@@ -114,6 +124,9 @@ class Gemm(SumsOfProducts):
         ldc: the same distance for C, and for the residual. No product writes what lies between two
             rows.
         bias: whether an input ``bias`` (N,) is added to each row of A B.
+        B: the number of products in the batch.
+        groups: the rows of A in each group; empty if all rows have the same matrix B. Text such as
+            ``512,0,128`` is accepted.
         activation: what is then applied to each element, see `Activation`.
         residual: whether an input ``residual`` (M, ldc) is added to that.
         scaling: the scales of 8-bit operands, the inputs ``a_scale`` and ``b_scale``: ``tensor``:
@@ -130,8 +143,8 @@ class Gemm(SumsOfProducts):
 
     Raises:
         InputError: a size is out of range, the layout, mode, activation or distribution is unknown,
-            ``bias``, ``residual`` or ``quantize`` is not a boolean, or there are scales in a mode
-            that has none.
+            ``bias``, ``residual`` or ``quantize`` is not a boolean, there are scales in a mode that
+            has none, the rows of groups do not add up to M, or there are both groups and a batch.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -151,16 +164,33 @@ class Gemm(SumsOfProducts):
     scaling: Scaling = field(default="tensor", kw_only=True)
     accumulation: Accumulation = field(default="float32", kw_only=True)
     quantize: bool = field(default=False, kw_only=True)
+    B: int = field(default=1, kw_only=True)
+    groups: tuple[int, ...] = field(default=(), kw_only=True)
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
-        for size in ("M", "N", "K", *_LEADING):
+        for size in ("B", "M", "N", "K", *_LEADING):
             object.__setattr__(self, size, whole(getattr(self, size)))
-        for size, value in (("M", self.M), ("N", self.N), ("K", self.K)):
+        object.__setattr__(self, "groups", _group_rows(self.groups))
+        for size, value in (("B", self.B), ("M", self.M), ("N", self.N), ("K", self.K)):
             if type(value) is not int or value < 1:
                 raise InputError(
                     f"gemm needs {size} to be an integer of at least 1, not {shown(value)}."
                 )
+        if self.groups and self.B > 1:
+            raise InputError(
+                f"gemm cannot have both groups and a batch of B={self.B}: give one of them."
+            )
+        if self.groups and sum(self.groups) != self.M:
+            raise InputError(
+                f"gemm needs M to be {sum(self.groups)}, the rows of its groups together, not "
+                f"{self.M}: with groups, M can be left out."
+            )
+        if self.products > _MAX_PRODUCTS:
+            raise InputError(
+                f"gemm has at most {_MAX_PRODUCTS} products in a batch, or groups, not "
+                f"{self.products}."
+            )
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
@@ -174,6 +204,11 @@ class Gemm(SumsOfProducts):
                     f"gemm in mode {self.mode} takes no {option}: choose mode "
                     f"{' or '.join(FLOAT8_MODES)}, or leave it out."
                 )
+        if self.is_float8 and (self.is_batch or self.groups):
+            raise InputError(
+                f"gemm in mode {self.mode} has neither batches nor groups: leave B or groups out, "
+                "or choose mode bfloat16."
+            )
         if self.scaling == "block" and self.accumulation != ACCUMULATIONS[0]:
             raise InputError(
                 "gemm with scaling block cannot have accumulation fast, since its sums are scaled "
@@ -190,13 +225,29 @@ class Gemm(SumsOfProducts):
                 object.__setattr__(self, size, least)
         largest = max(self.tensors, key=lambda one: math.prod(one.shape))
         if math.prod(largest.shape) > _MAX_ELEMENTS:
-            count, row = largest.shape
+            *counts, row = largest.shape
+            count = math.prod(counts)
             raise InputError(
                 f"gemm of M={self.M} N={self.N} K={self.K} has a matrix {largest.name} of {count} "
                 f"rows of {row}, which are more elements than 32-bit indices can address: choose "
                 "smaller sizes."
             )
         check_distribution(self.distribution)
+
+    @property
+    def products(self) -> int:
+        """The number of matrices B: those of a batch, or one for each group."""
+        return len(self.groups) or self.B
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether there are several products, whose A and C have a dimension for them too."""
+        return self.B > 1
+
+    @property
+    def rows_of_products(self) -> tuple[int, ...]:
+        """The rows of C in each product of a batch, or in each group."""
+        return self.groups or (self.M,) * self.B
 
     @property
     def a_transposed(self) -> bool:
@@ -272,12 +323,14 @@ class Gemm(SumsOfProducts):
     def tensors(self) -> tuple[Tensor, ...]:
         rows_of_a = self.K if self.a_transposed else self.M
         rows_of_b = self.N if self.b_transposed else self.K
-        c, result = (self.M, self.ldc), self.output_type
+        batch = (self.B,) * self.is_batch
+        matrices = (self.products,) * bool(self.is_batch or self.groups)
+        c, result = (*batch, self.M, self.ldc), self.output_type
         return (
-            Tensor("A", (rows_of_a, self.lda), self.type_of_a, "input"),
-            Tensor("B", (rows_of_b, self.ldb), self.dtype, "input"),
+            Tensor("A", (*batch, rows_of_a, self.lda), self.type_of_a, "input"),
+            Tensor("B", (*matrices, rows_of_b, self.ldb), self.dtype, "input"),
             *self._scales,
-            *([Tensor("bias", (self.N,), result, "input")] if self.bias else []),
+            *([Tensor("bias", (*matrices, self.N), result, "input")] if self.bias else []),
             *([Tensor("residual", c, result, "input")] if self.residual else []),
             Tensor("C", c, result, "output"),
         )
@@ -322,9 +375,13 @@ class Gemm(SumsOfProducts):
     def parameters(self) -> Mapping[str, int | str]:
         """Sizes, layout and mode; everything else unless it is as usual."""
         usual = {**self._rows, **_NO_END, **_FLOAT8_OPTIONS, "distribution": NORMAL}
+        batch: dict[str, int | str] = {"B": self.B} if self.is_batch else {}
+        if self.groups:
+            batch["groups"] = ",".join(map(str, self.groups))
         return {
             "kind": self.kind,
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
+            **batch,
             **{
                 name: int(getattr(self, name)) if name in _SWITCHES else getattr(self, name)
                 for name, value in usual.items()
@@ -336,21 +393,27 @@ class Gemm(SumsOfProducts):
     def signature(self) -> str:
         """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
         known = {name: value for name, value in self.parameters.items() if name != "distribution"}
+        if self.groups:
+            known["groups"] = _groups_name(self.groups)
         return "_".join(f"{name}_{value}" for name, value in known.items()).removeprefix("kind_")
 
     @property
     def flops(self) -> int:
-        """2 M N K: one multiplication and one addition per product. The end does not count."""
-        return 2 * self.M * self.N * self.K
+        """2 B M N K: one multiplication and one addition per product. The end does not count."""
+        return 2 * self.B * self.M * self.N * self.K
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the elements of all inputs and of C, without what lies between rows."""
+        """Bytes of the elements of all inputs and of C, without what lies between rows.
+
+        A group without rows does not need its matrix B, nor its bias.
+        """
         of_a, of_b, of_c = (
             stored_as(dtype).itemsize for dtype in (self.type_of_a, self.dtype, self.output_type)
         )
-        moved = of_a * self.M * self.K + of_b * self.K * self.N
-        moved += of_c * ((1 + self.residual) * self.M * self.N + self.bias * self.N)
+        moved = self.B * self.M * (of_a * self.K + of_c * (1 + self.residual) * self.N)
+        matrices = sum(rows > 0 for rows in self.rows_of_products)
+        moved += matrices * (of_b * self.K + of_c * self.bias) * self.N
         return moved + sum(scales.nbytes for scales in self._scales)
 
     @property
@@ -366,25 +429,36 @@ class Gemm(SumsOfProducts):
         )
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
-        a = inputs["A"][:, : self.row_of_a].astype(np.float64)
-        b = inputs["B"][:, : self.row_of_b].astype(np.float64)
-        a, b = a.T if self.a_transposed else a, b.T if self.b_transposed else b
+        a = inputs["A"][..., : self.row_of_a].astype(np.float64)
+        b = inputs["B"][..., : self.row_of_b].astype(np.float64)
+        a = a.swapaxes(-1, -2) if self.a_transposed else a
+        b = b.swapaxes(-1, -2) if self.b_transposed else b
         if self.quantize:
             a = quantized(a, self)
         elif self.is_float8:
             a = a * self._spread(inputs["a_scale"], 0)
         if self.is_float8:
             b = b * self._spread(inputs["b_scale"], 1)
-        product = a @ b
-        if self.bias:
-            product += inputs["bias"].astype(np.float64)
+        bias = inputs["bias"].astype(np.float64) if self.bias else None
+        if self.groups:
+            product = np.empty_like(a, shape=(self.M, self.N), order="C")
+            end = 0
+            for number, rows in enumerate(self.groups):
+                begin, end = end, end + rows
+                product[begin:end] = a[begin:end] @ b[number]
+                if bias is not None:
+                    product[begin:end] += bias[number]
+        else:
+            product = a @ b
+            if bias is not None:
+                product += bias[..., None, :] if self.is_batch else bias
         product = activated(product, self.activation)
         if self.residual:
-            product += inputs["residual"][:, : self.N].astype(np.float64)
+            product += inputs["residual"][..., : self.N].astype(np.float64)
         if self.ldc == self.N:
             return {"C": product}
-        c = np.full_like(product, UNTOUCHED, shape=(self.M, self.ldc))
-        c[:, : self.N] = product
+        c = np.full_like(product, UNTOUCHED, shape=(*product.shape[:-1], self.ldc))
+        c[..., : self.N] = product
         return {"C": c}
 
     def _spread(self, scales: Array, operand: int) -> npt.NDArray[np.float64]:
@@ -501,11 +575,42 @@ class CancellingGemm(ExactGemm):
         }
 
 
+def _group_rows(given: object) -> tuple[int, ...]:
+    """Return the rows of groups, given as integers or as text with commas.
+
+    Raises:
+        InputError: they are neither, or none has a row.
+    """
+    parts: object = given
+    if isinstance(given, str):
+        parts = [int(part) if _NUMBER.fullmatch(part) else part for part in given.split(",")]
+    rows = tuple(map(whole, parts)) if isinstance(parts, Sequence | np.ndarray) else (parts,)
+    if not all(type(one) is int and one >= 0 for one in rows):
+        raise InputError(
+            f"gemm needs groups to be numbers of rows, such as 512,0,128, not {shown(given)}."
+        )
+    if rows and not any(rows):
+        raise InputError("gemm needs a group with at least one row, and none has any.")
+    return rows
+
+
+_GROUPS_IN_NAME = 32
+"""The most characters of the groups in a name; more are replaced by a hash."""
+
+
+def _groups_name(groups: Sequence[int]) -> str:
+    """Return ``512.0.128``, or ``64h1a2b3c4d5e6f`` where 64 groups would make a name too long."""
+    text = ".".join(map(str, groups))
+    if len(text) <= _GROUPS_IN_NAME:
+        return text
+    return f"{len(groups)}h{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
 GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_SIZES, _OPTIONS = "MNK", ("t", "O")
-_NAMED = ("layout", "mode", "activation", "scaling", "accumulation", "distribution")
+_SIZES, _BATCH, _OPTIONS = "MNK", "B", ("t", "O")
+_NAMED = ("groups", "layout", "mode", "activation", "scaling", "accumulation", "distribution")
 FUSED_INPUTS = ("bias", "residual")
 """The options that are either on or off, and are inputs of their names if they are on."""
 _SWITCHES = (*FUSED_INPUTS, "quantize")
@@ -520,7 +625,9 @@ _NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "resid
 _ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS[1:]}
 """The activations by what they are called in names of products, whose parts have no underscore."""
 _NAME = re.compile(
-    r"gemm_([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_([nt]{2})((?:_[a-z0-9.]+)*)", re.ASCII
+    r"gemm_(?:b([0-9]{1,9})_|g([0-9.]+)_)?([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_([nt]{2})"
+    r"((?:_[a-z0-9.]+)*)",
+    re.ASCII,
 )
 _IN_BACKGROUND = 1 << 16
 _TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
@@ -580,11 +687,18 @@ def search_options_notice(text: str) -> str | None:
 
 
 def products_in(text: str) -> list[Gemm]:
-    """Return the matrix products whose names are in a text such as the id of an item."""
+    """Return the matrix products whose names are in a text such as the id of an item.
+
+    Those of so many groups that their name has a hash instead are not found.
+    """
     products: dict[str, Gemm] = {}
     for match in _NAME.finditer(text):
-        m, n, k, layout, rest = match.groups()
+        batch, groups, m, n, k, layout, rest = match.groups()
         words = [f"M={m} N={n} K={k} layout={layout}"]
+        if batch:
+            words.append(f"B={batch}")
+        if groups:
+            words.append(f"groups={groups.replace('.', ',')}")
         for part in filter(None, (rest or "").split("_")):
             if leading := re.fullmatch(r"(ld[abc])([0-9]+)", part):
                 words.append(f"{leading[1]}={leading[2]}")
@@ -606,8 +720,14 @@ def products_in(text: str) -> list[Gemm]:
 
 
 def product_name(gemm: Gemm) -> str:
-    """``gemm_512x256x640_nn``, with whatever else is not as usual."""
-    parts = ["gemm", f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
+    """``gemm_512x256x640_nn``, with whatever else is not as usual.
+
+    A batch is ``gemm_b32_512x256x640_nn``, and groups are ``gemm_g512.0.128_640x2048x1408_tn``.
+    """
+    several = [f"b{gemm.B}"] if gemm.is_batch else []
+    if gemm.groups:
+        several = [f"g{_groups_name(gemm.groups)}"]
+    parts = ["gemm", *several, f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
     for name in (*_LEADING, *_NO_END, *_FLOAT8_OPTIONS, "distribution"):
@@ -639,14 +759,16 @@ def _request(text: str) -> GemmRequest:
             raise _twice(text, name)
         words[name] = value
     numbers: dict[str, int] = {}
-    for letters in [name for name in words if set(name) <= {*_SIZES, *_OPTIONS}]:
+    for letters in [name for name in words if set(name) <= {*_SIZES, _BATCH, *_OPTIONS}]:
         number = _whole(letters, words.pop(letters))
         for letter in letters:
             if letter in numbers:
                 raise _twice(text, letter)
             numbers[letter] = number
     options = {name: numbers[name] for name in _OPTIONS if name in numbers}
-    sizes = {name: number for name, number in numbers.items() if name in _SIZES}
+    sizes = {name: number for name, number in numbers.items() if name in {*_SIZES, _BATCH}}
+    if groups := words.get("groups"):
+        sizes.setdefault("M", sum(_group_rows(groups)))
     leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
     switches = {
         name: {"0": False, "1": True}.get(word, word)
@@ -656,7 +778,7 @@ def _request(text: str) -> GemmRequest:
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((*_LEADING, *_SWITCHES, *_NAMED, *_OPTIONS))}."
+            f"and if need be {', '.join((_BATCH, *_LEADING, *_SWITCHES, *_NAMED, *_OPTIONS))}."
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(
@@ -716,7 +838,10 @@ class GemmKind(WorkloadKind):
     """The kind ``gemm``."""
 
     name = Gemm.kind
-    grammar = f"{GRAMMAR} [layout=tn] [mode=tf32] [bias=1] [activation=gelu] [residual=1]"
+    grammar = (
+        f"{GRAMMAR} [B=32] [groups=512,0,128] [layout=tn] [mode=tf32] [bias=1] [activation=gelu] "
+        "[residual=1]"
+    )
     example = "M=512 N=256 K=640 layout=nt"
     networks: ClassVar = {
         "gemm": tuple(
@@ -733,7 +858,7 @@ class GemmKind(WorkloadKind):
         request = _request(text)
         if (request.trials, request.tuner) != (None, None):
             raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
-        if "," in text:
+        if len(request.layouts) > 1 and "layout=" in text:
             raise InputError(f"{text!r} has several layouts, and a workload has one: choose one.")
         return request.workload
 

@@ -24,7 +24,11 @@ LONGER = {(7, 13, 5): 14, (129, 257, 4099): 264, (136, 264, 4104): 272}
 """Leading dimensions of C, where they are not N."""
 OFFERED = 3
 """Parameters of each template that are tried of each product, spread over all."""
-INSTRUCTIONS = {"simt": set(), "mma": {"HMMA"}, "wgmma": {"HGMMA"}, "wgmma_tf32": {"HGMMA"}}
+INSTRUCTIONS = {
+    "simt": set(),
+    "mma": {"HMMA"},
+    **{template: {"HGMMA"} for template in ("wgmma", "wgmma_tf32", "skinny")},
+}
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,23 @@ def test_a_part_of_each_vector_has_the_leading_dimension_of_the_whole():
         (("aten.mv.default", tensor(5, 8), tensor(8)), "gemm_5x1x8_nn_float16"),
         (("aten.bmm.default", tensor(1, 5, 8), tensor(1, 8, 4)), "gemm_5x4x8_nn_float16"),
         (("aten.linear.default", tensor(5, 8), tensor(8)), "gemm_5x1x8_tn_float16"),
+        (("aten.bmm.default", tensor(2, 5, 8), tensor(2, 8, 4)), "gemm_b2_5x4x8_nn_float16"),
+        (
+            ("aten.baddbmm.default", tensor(2, 5, 4), tensor(2, 5, 8), tensor(2, 8, 4)),
+            "gemm_b2_5x4x8_nn_float16",
+        ),
+        (
+            ("aten.matmul.default", tensor(2, 3, 5, 8), tensor(2, 3, 8, 4)),
+            "gemm_b6_5x4x8_nn_float16",
+        ),
+        (  # queries and keys of a decoding step
+            ("aten.bmm.default", tensor(6, 1, 8), tensor(6, 8, 9, strides=(72, 1, 8))),
+            "gemm_b6_1x9x8_tn_float16",
+        ),
+        (
+            ("aten.bmm.default", tensor(6, 1, 8, strides=(12, 8, 1)), tensor(6, 8, 9)),
+            "gemm_b6_1x9x8_nn_float16_lda12",
+        ),
         (
             ("aten.mm.out", tensor(5, 8), tensor(8, 4), {"out": tensor(5, 4, strides=(6, 1))}),
             "gemm_5x4x8_nn_float16_ldc6",
@@ -139,11 +156,24 @@ def test_tf32_concerns_float32_alone():
 @pytest.mark.parametrize(
     ("call", "why"),
     [
-        (("aten.bmm.default", tensor(2, 5, 8), tensor(2, 8, 4)), "in batches"),
-        (("aten.matmul.default", tensor(2, 5, 8), tensor(2, 8, 4)), "in batches"),
+        (("aten.matmul.default", tensor(2, 5, 8), tensor(1, 8, 4)), "share a matrix"),
+        (("aten.matmul.default", tensor(2, 3, 5, 8), tensor(3, 2, 8, 4)), "share a matrix"),
+        (("aten.addbmm.default", tensor(5, 4), tensor(2, 5, 8), tensor(2, 8, 4)), "it adds the"),
+        (
+            ("aten.bmm.default", tensor(2, 5, 8, strides=(8, 16, 1)), tensor(2, 8, 4)),
+            "not stored one after another",
+        ),
+        (
+            ("aten.bmm.default", tensor(2, 5, 8), tensor(2, 8, 4, strides=(0, 4, 1))),
+            "not stored one after another",
+        ),
+        (
+            ("aten.matmul.default", tensor(2, 3, 5, 8, strides=(40, 80, 8, 1)), tensor(2, 3, 8, 4)),
+            "not stored one after another",
+        ),
         (
             ("aten.linear.default", tensor(2, 3, 8, strides=(8, 16, 1)), tensor(4, 8)),
-            "in batches",
+            "its vectors have different distances",
         ),
         (
             ("aten._scaled_mm.default", *[tensor(8, 8, dtype="float8_e4m3fn")] * 2),
@@ -154,7 +184,7 @@ def test_tf32_concerns_float32_alone():
         (("aten.mm.default", tensor(5, 8), tensor(8, 4, dtype="float32")), "differ in type"),
         (("aten.mm.default", tensor(5, 8), None), "shapes of its arguments were not recorded"),
         (("aten::mm", {**tensor(5, 8), "strides": None}, tensor(8, 4)), "strides of its"),
-        (("aten._grouped_mm.default", tensor(5, 8), tensor(2, 8, 4)), "in groups"),
+        (("aten._grouped_mm.default", tensor(5, 8), tensor(2, 8, 4)), "are not recorded"),
         (("aten.scaled_dot_product_attention.default",), "within its own kernel"),
         (("aten.mm.default", tensor(1 << 20, 1 << 20), tensor(1 << 20, 8)), "32-bit indices"),
     ],
@@ -215,8 +245,11 @@ def test_a_profile_and_its_trace_have_the_same_products():
     assert counts(of_profile)["gemm_1024x4096x1024_tn_float16"] == {"prefill": 24}
     assert of_profile.steps == of_trace.steps == ("prefill", "decode step 1")
     for one in (of_profile, of_trace):
-        (batched,) = one.left_out
-        assert batched.calls == {"prefill": 48, "decode step 1": 48}
+        (interleaved,) = one.left_out  # queries, of which one row has those of all heads
+        assert interleaved.calls == {"prefill": 24}
+        batches = [each for each in one.products if each.product and each.product.is_batch]
+        assert sum(each.calls.get("prefill", 0) for each in batches) == 24
+        assert sum(each.calls.get("decode step 1", 0) for each in batches) == 48
 
 
 def test_a_trace_without_phases_is_one_step(tmp_path):

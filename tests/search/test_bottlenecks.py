@@ -20,10 +20,10 @@ from pytest_gpuenergy.search import (
     Application,
     BottleneckPrior,
     CardModel,
-    Costs,
     GraphExplorer,
     KernelSpec,
     KernelWork,
+    LaunchCosts,
     Result,
     SearchParameters,
     Situation,
@@ -49,7 +49,7 @@ WORKS = st.builds(
 )
 
 
-def costs(work: KernelWork, dram_bytes: float = 0.0) -> Costs:
+def costs(work: KernelWork, dram_bytes: float = 0.0) -> LaunchCosts:
     found = CARD.costs(work, dram_bytes)
     assert found is not None
     return found
@@ -68,7 +68,7 @@ def busy(**amounts: float) -> KernelWork:
 @given(st.dictionaries(st.sampled_from(REGIONS), st.floats(0, 2)), st.floats(1e-3, 1))
 def test_shares_of_time_add_up_to_one(busy_s, time_s):
     busy_s.pop("overlap", None)
-    shares = Situation(time_s, Costs(busy_s, 0.0, {}, 1), 0.0, False, 0.0).time_shares
+    shares = Situation(time_s, LaunchCosts(busy_s, 0.0, {}, 1), 0.0, False, 0.0).time_shares
     assert set(shares) == set(REGIONS)
     assert all(share >= 0 for share in shares.values())
     assert math.fsum(shares.values()) == pytest.approx(1)

@@ -22,7 +22,7 @@ from fit_estimate import (
     steady_choices,
 )
 
-from pytest_gpuenergy.tuners import Costs, Estimate, SimtParameters, WgmmaParameters, fitted
+from pytest_gpuenergy.tuners import Costs, FittedCosts, SimtParameters, WgmmaParameters, fitted
 from pytest_gpuenergy.workloads import Gemm
 
 SIMT = SimtParameters(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=8)
@@ -73,7 +73,7 @@ def test_the_regret_is_that_of_the_first_choice():
     slow, fast = SIMT, replace(SIMT, tile_m=128, tile_n=128)
     first, second = sorted((slow, fast), key=lambda one: one.cycles(product, HOPPER))
     trials = [Trial("s", "gpu", product, first, 1.1), Trial("s", "gpu", product, second, 1.0)]
-    (chosen,) = choices(trials, Estimate(fitted().costs, {}))
+    (chosen,) = choices(trials, FittedCosts(fitted().costs, {}))
     assert chosen.kernels == 2
     assert chosen.regrets["time"] == pytest.approx(0.1)
     assert chosen.regrets["better of two"] == 0
@@ -86,7 +86,7 @@ def test_a_kernel_under_steady_load_counts_with_its_medians():
     first, second = sorted(pair, key=lambda one: one.cycles(product, HOPPER))
     runs = [(first, 1.1, 2.0), (first, 1.3, 2.2), (first, 9.0, 9.0), (second, 1.0, 3.0)]
     kernels = [Steady("gpu", product, tiling, *figures) for tiling, *figures in runs]
-    (chosen,) = steady_choices(kernels, Estimate(fitted().costs, {}))
+    (chosen,) = steady_choices(kernels, FittedCosts(fitted().costs, {}))
     assert chosen.kernels == 2
     assert chosen.regrets == pytest.approx({"steady time": 0.3, "energy": 0, "EDP": 0})
 
@@ -110,7 +110,7 @@ def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
     ]
     seen: list[set[tuple[int, int, int]]] = []
 
-    def noted(chosen: list[Trial], _: list[Steady]) -> Estimate:
+    def noted(chosen: list[Trial], _: list[Steady]) -> FittedCosts:
         seen.append({one.size for one in chosen})
         return fit(chosen)
 

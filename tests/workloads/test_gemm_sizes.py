@@ -54,6 +54,37 @@ def test_equal_sizes_may_share_a_number(text, sizes):
     assert product_sizes(text) == sizes
 
 
+@pytest.mark.parametrize(
+    ("text", "batch", "groups", "sizes"),
+    [
+        ("B=32 MNK=8", 32, (), (8, 8, 8)),
+        ("MNKB=4", 4, (), (4, 4, 4)),
+        ("BK=2 MN=3 t=5", 2, (), (3, 3, 2)),
+        ("B=1 MNK=8", 1, (), (8, 8, 8)),
+        ("groups=5,0,2 NK=8", 1, (5, 0, 2), (7, 8, 8)),
+        ("groups=5 MNK=5", 1, (5,), (5, 5, 5)),
+    ],
+)
+def test_products_may_be_in_batches_or_groups(text, batch, groups, sizes):
+    (request,) = parse_requests(text)
+    gemm = request.workload
+    assert (gemm.B, gemm.groups, (gemm.M, gemm.N, gemm.K)) == (batch, groups, sizes)
+    assert products_in(f"test_gemm[{gemm.name}-template-200W]") == [gemm]
+
+
+def test_one_product_has_the_name_that_it_had_before_there_were_batches():
+    assert parse_requests("B=1 MNK=8") == parse_requests("MNK=8")
+    assert parse_requests("B=1 MNK=8")[0].workload.name == "gemm_8x8x8_nn"
+
+
+def test_a_workload_may_have_groups():
+    product = KINDS["gemm"].parse("groups=5,2 NK=8 layout=tn")
+    assert product is not None
+    assert product.parameters["groups"] == "5,2"
+    with pytest.raises(InputError, match="has several layouts, and a workload has one"):
+        KINDS["gemm"].parse("groups=5,2 NK=8 layout=tn,nn")
+
+
 def test_trials_and_tuner_are_told_apart_from_sizes():
     bare, full = parse_requests("MNK=7384; MNK=7384 t=2398 O=65537")
     assert bare == GemmRequest(full.workload, layouts=full.layouts)
@@ -130,6 +161,11 @@ def test_the_old_options_choose_the_tuner(option, tuner, in_background):
         ("MNK=4 activation=swish", "no activation 'swish': choose one of none, relu, gelu"),
         ("MNK=4 relu=1", "has relu, which is not understood"),
         ("MNK=4 bias=1 bias=0", "gives bias twice"),
+        ("MNK=4 B=0", "gemm needs B to be an integer of at least 1, not 0"),
+        ("MNKB=4 B=2", "gives B twice"),
+        ("NK=4 groups=3,,4", "numbers of rows, such as 512,0,128, not '3,,4'"),
+        ("MNK=4 groups=3,4", "needs M to be 7, the rows of its groups together, not 4"),
+        ("NK=4 B=2 groups=3,4", "cannot have both groups and a batch of B=2"),
     ],
 )
 def test_what_is_not_understood_is_told_in_one_sentence(text, told):
@@ -139,7 +175,7 @@ def test_what_is_not_understood_is_told_in_one_sentence(text, told):
     assert "\n" not in str(error.value)
 
 
-@given(st.text(st.sampled_from("MNKtO=; 0123456789eld"), max_size=30))
+@given(st.text(st.sampled_from("BMNKtO=,; 0123456789eld"), max_size=30))
 def test_any_text_is_understood_or_refused(text):
     requests = []
     with contextlib.suppress(InputError):

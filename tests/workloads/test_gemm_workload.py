@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gemm_products import ends, float8_options
+from gemm_products import ends, float8_options, several
 from hypothesis import given, settings, strategies as st
+from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -43,16 +44,39 @@ SMALL = st.integers(1, 9)
 def products(draw: st.DrawFn) -> Gemm:
     m, n, k = draw(SMALL), draw(SMALL), draw(SMALL)
     layout, mode = draw(st.sampled_from(LAYOUTS)), draw(st.sampled_from(MODES))
-    bare = Gemm("any", m, n, k, layout, mode)
+    more = {} if mode in FLOAT8_MODES else draw(several(4))
+    m = sum(more.get("groups", (m,)))
+    bare = Gemm("any", m, n, k, layout, mode, **more)
     lda, ldb, ldc = (least + draw(st.integers(0, 3)) for least in (bare.lda, bare.ldb, bare.ldc))
     kinds = ["normal", "uniform", "integers", "ones", "zeros", "sorted", "sparse:0.5"]
     kind = draw(st.sampled_from(kinds))
-    options = {**draw(ends()), **draw(float8_options(mode))}
+    options = {**draw(ends()), **draw(float8_options(mode)), **more}
     return Gemm("any", m, n, k, layout, mode, lda, ldb, kind, ldc=ldc, **options)
 
 
 def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
-    """The definition, product by product, on what is stored."""
+    """The definition: that of each product, where there are several."""
+    if gemm.products == 1 and not gemm.groups:
+        return directly(gemm, inputs)
+    end, found = 0, []
+    for number, rows in enumerate(gemm.rows_of_products):
+        begin, end = end, end + rows
+        if not rows:
+            continue
+        one = {name: array[number] for name, array in inputs.items() if len(array) > number}
+        if gemm.groups:
+            one["A"] = inputs["A"][begin:end]
+            if gemm.a_transposed:
+                one["A"] = inputs["A"][:, begin:end]
+            if gemm.residual:
+                one["residual"] = inputs["residual"][begin:end]
+        product = replace(gemm, M=rows, B=1, groups=(), lda=0)
+        found.append(directly(product, one))
+    return np.concatenate(found) if gemm.groups else np.stack(found)
+
+
+def directly(gemm: Gemm, inputs: dict[str, Any]) -> Any:
+    """The definition, term by term, on what is stored."""
     added = {t.name: numbers(inputs[t.name], t.dtype).astype(np.float64) for t in gemm.inputs}
     a, b = added["A"], added["B"]
     of_a, of_b = scales(gemm, added)
@@ -149,8 +173,9 @@ def test_the_bound_covers_what_an_activation_makes_of_errors(activation):
 def test_reference_is_the_definition(gemm, seed):
     inputs = gemm.make_inputs(seed)
     found = gemm.reference(gemm.widened(inputs))["C"]
-    assert is_untouched(found).nonzero()[1].tolist() == [*range(gemm.N, gemm.ldc)] * gemm.M
-    found = found[:, : gemm.N]
+    between = [*range(gemm.N, gemm.ldc)] * gemm.M * gemm.B
+    assert is_untouched(found).nonzero()[-1].tolist() == between
+    found = found[..., : gemm.N]
     np.testing.assert_allclose(found, direct(gemm, inputs), rtol=1e-12, atol=1e-12)
 
 
@@ -158,7 +183,7 @@ def test_reference_is_the_definition(gemm, seed):
 def test_a_product_is_known_by_its_parameters(gemm):
     assert from_parameters(json.loads(json.dumps(to_parameters(gemm)))) == gemm
     assert gemm.called(product_name(gemm)).io.name == product_name(gemm)
-    assert gemm.flops == 2 * gemm.M * gemm.N * gemm.K
+    assert gemm.flops == 2 * gemm.B * gemm.M * gemm.N * gemm.K
     assert parse_shape(f"any=gemm:{KINDS['gemm'].format_sizes(gemm)}") == gemm
     assert products_in(f"bench/test_gemm.py::test_gemm[{product_name(gemm)}-triton-300W]") == [
         gemm.called(product_name(gemm))
@@ -171,7 +196,7 @@ def test_a_product_is_known_by_its_parameters(gemm):
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *(
         ({size: value}, f"gemm needs {size} to be an integer of at least 1, not")
-        for size in "MNK"
+        for size in "BMNK"
         for value in (0, -1, 1.5, True, "8", None)
     ),
     *(
@@ -192,6 +217,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         for value in (2, -1, "1", None, 0.5)
     ),
     ({"M": 1 << 17, "N": 1 << 17}, "more elements than 32-bit indices can address"),
+    ({"B": 4096, "M": 1024, "N": 1024}, "C of 4194304 rows of 1024, which are more elements"),
+    ({"B": 4097}, "at most 4096 products in a batch, or groups, not 4097"),
+    ({"B": 2, "groups": (8,)}, "cannot have both groups and a batch of B=2: give one of them"),
+    ({"groups": (4, 5)}, "needs M to be 9, the rows of its groups together, not 8"),
+    ({"groups": (0, 0)}, "needs a group with at least one row, and none has any"),
+    *(
+        ({"groups": value}, "needs groups to be numbers of rows, such as 512,0,128, not")
+        for value in ("8,", "8,x", (8.5,), (-1, 9), None, (True,))
+    ),
 ]
 
 
@@ -237,6 +271,47 @@ def test_bias_and_residual_count_as_bytes_but_the_end_does_not_count_as_work():
 def test_a_product_has_a_twin_where_integers_stay_integers(activation):
     fused = Gemm("g", 8, 8, 8, bias=True, activation=activation, residual=True)
     assert bool(fused.twins) is (activation in ("none", "relu"))
+
+
+def test_a_batch_stores_its_products_one_after_another():
+    batch = Gemm("g", 3, 4, 5, "nt", B=7, bias=True, residual=True, ldc=6)
+    shapes = [one.shape for one in batch.tensors]
+    assert shapes == [(7, 5, 3), (7, 5, 4), (7, 4), (7, 3, 6), (7, 3, 6)]
+    single = replace(batch, B=1)
+    assert (batch.flops, batch.bytes_moved) == (7 * single.flops, 7 * single.bytes_moved)
+    assert batch.signature == "gemm_M_3_N_4_K_5_layout_nt_mode_float32_B_7_ldc_6_bias_1_residual_1"
+    assert product_name(batch) == "gemm_b7_3x4x5_nt_ldc6_bias_residual"
+
+
+def test_each_group_has_a_matrix_and_a_bias_which_is_read_if_it_has_rows():
+    groups = Gemm("g", 9, 4, 5, "tn", groups=(6, 0, 3), bias=True)
+    assert [one.shape for one in groups.tensors] == [(9, 5), (3, 4, 5), (3, 4), (9, 4)]
+    assert groups.flops == 2 * 9 * 4 * 5
+    assert groups.bytes_moved == 4 * (9 * 5 + 2 * (5 + 1) * 4 + 9 * 4)
+    assert product_name(groups) == "gemm_g6.0.3_9x4x5_tn_bias"
+    assert groups == replace(groups, groups="6,0,3") == replace(groups, groups=[6, 0, 3])
+
+
+def test_the_name_of_many_groups_is_short_and_differs_from_that_of_others():
+    rows = [7 * number % 129 for number in range(64)]
+    one, other = (Gemm("g", sum(rows), 8, 8, groups=order) for order in (rows, rows[::-1]))
+    names = {product_name(one), product_name(other)}
+    assert len(names) == 2
+    assert all(name.startswith("gemm_g64h") and len(name) < 60 for name in names)
+    assert one.signature != other.signature
+    assert from_parameters(json.loads(json.dumps(to_parameters(one)))) == one
+    assert not products_in(" ".join(names))  # a hash does not say what the groups are
+
+
+def test_references_of_several_products_are_computed_on_a_device_too():
+    arrays = StrictArrays()
+    for more in ({"B": 3}, {"groups": (0, 5, 3)}):
+        gemm = Gemm("g", 8, 6, 7, "tt", ldc=9, bias=True, activation="silu", residual=True, **more)
+        inputs = gemm.widened(gemm.make_inputs(0))
+        with arrays.used():
+            there = gemm.reference({name: arrays.put(array) for name, array in inputs.items()})
+            found = arrays.get(there["C"])
+        np.testing.assert_array_equal(found, gemm.reference(inputs)["C"])
 
 
 def test_tn_is_a_linear_layer():

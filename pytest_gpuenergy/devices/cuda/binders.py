@@ -27,7 +27,7 @@ from pytest_gpuenergy.kernels import (
     TritonKernel,
 )
 from pytest_gpuenergy.support import KernelFault, Outcome, cache_dir, write_atomically
-from pytest_gpuenergy.workloads import BFLOAT16, IoContract, Tensor, stored_as
+from pytest_gpuenergy.workloads import BFLOAT16, FLOAT8, IoContract, Tensor, stored_as
 
 _T = TypeVar("_T")
 
@@ -259,6 +259,9 @@ def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
 
     def tensor_of(tensor: Tensor) -> Any:
         payload = payloads[tensor.name]
+        if tensor.dtype in FLOAT8:
+            bits = torch.as_tensor(payload.view(np.uint8).reshape(tensor.shape), device="cuda")
+            return bits.view(getattr(torch, tensor.dtype))
         if tensor.dtype != BFLOAT16:
             return torch.as_tensor(
                 payload.view(stored_as(tensor.dtype)).reshape(tensor.shape), device="cuda"

@@ -1,18 +1,20 @@
 """Matrix products by cuBLASLt, through NVIDIA's nvmath-python, planned before they are launched.
 
 cuBLASLt stores matrices by columns. A matrix stored by rows is for it the transposed matrix, so it
-computes C^T = B^T A^T.
+computes C^T = B^T A^T. A batch is one call of it, and groups are a call each.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_gpuenergy.kernels import LibraryCall, Origin
 from pytest_gpuenergy.support import KernelFault
@@ -43,6 +45,8 @@ _POINTERS = {
     "b_scale": "A_SCALE_POINTER",
 }
 """The attribute that has the address of a parameter; A is cuBLASLt's second operand."""
+_ALIGNMENT_BYTES = 256
+"""The alignment of addresses that cuBLASLt takes for granted (``cublasLtMatmulPreference_t``)."""
 _SOMEWHERE = 256
 """The address of a parameter while algorithms are chosen, before there is one: it is not read."""
 _TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
@@ -77,26 +81,56 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class MatmulPlan:
-    """A product with its algorithm; launching it makes no further queries to cuBLASLt."""
+class _Part:
+    """What one call of cuBLASLt computes: all products of a batch, or those of a group.
 
+    Attributes:
+        rows: the rows of A and C.
+        offsets: where it begins in the tensors of the call's parameters, in bytes.
+    """
+
+    rows: int
+    offsets: Mapping[str, int]
+
+    def alignment(self, parameter: str) -> int:
+        """Return the largest number of bytes of which the beginning is known to be a multiple."""
+        return math.gcd(_ALIGNMENT_BYTES, self.offsets.get(parameter, 0))
+
+
+@dataclass(frozen=True)
+class _PlannedPart:
+    """A part with its algorithm."""
+
+    part: _Part
     problem: _Problem
     algorithm: Any
-    workspace_bytes: int
 
-    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
-        """Enqueue the product on a ``cudaStream_t``, given the addresses of all parameters."""
-        problem = self.problem
+    def launch(self, addresses: Mapping[str, int], workspace_bytes: int, stream: int) -> None:
+        problem, offsets = self.problem, self.part.offsets
+        addresses = {name: at + offsets.get(name, 0) for name, at in addresses.items()}
         a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
         c = (addresses["c"], problem.c)
         addend = (addresses.get("residual", addresses["c"]), problem.c)
         for parameter in _POINTERS.keys() & addresses.keys():
             _set_pointer(problem.operation, parameter, addresses[parameter])
         one, zero, algorithm = (x.ctypes.data for x in (_ONE, _ZERO, self.algorithm))
-        workspace = (addresses["workspace"], self.workspace_bytes)
+        workspace = (addresses["workspace"], workspace_bytes)
         factors = (one, *b, *a, one if "residual" in addresses else zero)
         operation = (_handle(), problem.operation)
         _library().matmul(*operation, *factors, *addend, *c, algorithm, *workspace, stream)
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """Products with their algorithms; launching them makes no further queries to cuBLASLt."""
+
+    parts: tuple[_PlannedPart, ...]
+    workspace_bytes: int
+
+    def launch(self, addresses: Mapping[str, int], stream: int) -> None:
+        """Enqueue the products on a ``cudaStream_t``, given the addresses of all parameters."""
+        for part in self.parts:
+            part.launch(addresses, self.workspace_bytes, stream)
 
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
@@ -116,25 +150,44 @@ def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
             f"The algorithm is one of cuBLASLt {options['version']}, and this is {version}: let "
             "it be chosen again.",
         )
-    content = bytes.fromhex(str(options["algorithm"]))
-    algorithm = np.frombuffer(content, library.matmul_algo_dtype).copy()
-    problem, result = _problem_of(call, io), library.MatmulHeuristicResult()
-    with _refusals():
-        library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
-    return MatmulPlan(problem, algorithm, _tensor(call, io, "workspace").nbytes)
+    planned = []
+    for part, content in zip(_parts(call, io), str(options["algorithm"]).split(","), strict=True):
+        algorithm = np.frombuffer(bytes.fromhex(content), library.matmul_algo_dtype).copy()
+        problem, result = _problem_of(call, io, part), library.MatmulHeuristicResult()
+        with _refusals():
+            library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
+        planned.append(_PlannedPart(part, problem, algorithm))
+    return MatmulPlan(tuple(planned), _tensor(call, io, "workspace").nbytes)
 
 
 def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
     """Return the call with each algorithm that cuBLASLt's heuristics offer, and its workspace.
 
-    For float32 matrices that are multiplied in float32, algorithms that use tensor cores are left
-    out.
+    The first of these calls has the first algorithm for each of several groups, and so on; a group
+    with fewer algorithms keeps its last one. For float32 matrices that are multiplied in float32,
+    algorithms that use tensor cores are left out.
 
     Raises:
         KernelFault: cuBLASLt cannot be used, or offers no algorithm.
     """
+    offered: dict[tuple[object, ...], list[Any]] = {}
+    every = []
+    for part in _parts(call, io):
+        alike = (part.rows, *map(part.alignment, "abc"))
+        if alike not in offered:
+            offered[alike] = _offered_of(call, io, part)
+        every.append(offered[alike])
+    most = max(map(len, every))
+    return tuple(
+        _with_algorithms(call, [found[min(number, len(found) - 1)] for found in every])
+        for number in range(most)
+    )
+
+
+def _offered_of(call: LibraryCall, io: IoContract, part: _Part) -> list[Any]:
+    """Return the results of cuBLASLt's heuristics for a part of a call."""
     handle, library = _handle(), _library()
-    problem = _problem_of(call, io)
+    problem = _problem_of(call, io, part)
     results = library.MatmulHeuristicResult(_MAX_ALGORITHMS)
     count = np.zeros(1, np.int32)
     attributes = library.MatmulPreferenceAttribute
@@ -142,6 +195,10 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
         attributes.MAX_WORKSPACE_BYTES: np.uint64(_tensor(call, io, "workspace").nbytes),
         attributes.REDUCTION_SCHEME_MASK: np.uint32(_ADDED_IN_FLOAT32),
     }
+    if any(part.offsets.values()):  # cuBLASLt's A is our B
+        for name, parameter in {"A": "b", "B": "a", "C": "c", "D": "c"}.items():
+            attribute = attributes[f"MIN_ALIGNMENT_{name}_BYTES"]
+            preferred[attribute] = np.uint32(part.alignment(parameter))
     preference = library.matmul_preference_create()
     try:
         for attribute, number in preferred.items():
@@ -162,23 +219,24 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
         library.matmul_preference_destroy(preference)
     found = np.frombuffer(memoryview(results), library.matmul_heuristic_result_dtype).copy()
     in_float32 = call.all_options["compute"] == "32F" and _tensor(call, io, "a").dtype == "float32"
-    calls = tuple(
-        _with_algorithm(call, result)
+    usable = [
+        result
         for result in found[: count[0]]
         if not result["state"]
         and not (
             in_float32
             and (_attribute(result["algo"], "cap", "NUMERICAL_IMPL_FLAGS") or 0) & _TENSOR_CORES
         )
-    )
-    if not calls:
+    ]
+    if not usable:
         raise KernelFault("constraints", f"cuBLASLt offers no algorithm for {io.name}.")
-    return calls
+    return usable
 
 
-def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
-    library = _library()
-    details: dict[str, str | int | float] = {}
+def _with_algorithms(call: LibraryCall, results: list[Any]) -> LibraryCall:
+    """Return the call with an algorithm for each part; the details shown are of the first."""
+    library, result = _library(), results[0]
+    details: dict[str, str | int | float] = {"calls": len(results)} if results[1:] else {}
     for name, (attribute, values) in _CONFIGURATION.items():
         value = _attribute(result["algo"], "config", attribute)
         members = () if values is None else getattr(library, values)
@@ -186,12 +244,13 @@ def _with_algorithm(call: LibraryCall, result: Any) -> LibraryCall:
         if value is not None:
             details[name] = names[value].rpartition("_")[2].lower() if value in names else value
     # An algorithm may need no workspace, but a tensor has at least one element.
-    size, name = max(1, int(result["workspace_size"])), call.tensors["workspace"]
+    size = max(1, *(int(each["workspace_size"]) for each in results))
+    name = call.tensors["workspace"]
     return replace(
         call,
         options={
             **call.options,
-            "algorithm": result["algo"].tobytes().hex(),
+            "algorithm": ",".join(each["algo"].tobytes().hex() for each in results),
             "version": library.get_version(),
         },
         workspaces=tuple(
@@ -218,7 +277,31 @@ def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
     return int(value[0])
 
 
-def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
+def _parts(call: LibraryCall, io: IoContract) -> list[_Part]:
+    """Return what is computed by a call of cuBLASLt each: all products, or each group with rows."""
+    options, c = call.all_options, _tensor(call, io, "c")
+    if not options["groups"]:
+        return [_Part(c.shape[-2], {})]
+    a, b = _tensor(call, io, "a"), _tensor(call, io, "b")
+    row_of_a = 1 if options["a_transposed"] else a.shape[-1]
+    columns = int(options["columns"]) or c.shape[-1]
+    parts, first = [], 0
+    for number, rows in enumerate(map(int, str(options["groups"]).split(","))):
+        elements = {
+            "a": first * row_of_a,
+            "b": number * math.prod(b.shape[1:]),
+            "bias": number * columns,
+            **dict.fromkeys(("c", "residual"), first * c.shape[-1]),
+        }
+        itemsize = c.nbytes // c.size
+        offsets = {parameter: itemsize * count for parameter, count in elements.items()}
+        if rows:
+            parts.append(_Part(rows, offsets))
+        first += rows
+    return parts
+
+
+def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
     from nvmath.bindings.cublas import ComputeType
 
     library = _library()
@@ -229,9 +312,9 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
             "constraints",
             f"{call.label} does not multiply {a.dtype} by {b.dtype} in {compute}.",
         )
-    options, rows = call.all_options, c.shape[0]
-    columns = int(options["columns"]) or c.shape[1]
-    depth = int(options["depth"]) or b.shape[1 if options["b_transposed"] else 0]
+    options, rows = call.all_options, part.rows
+    columns = int(options["columns"]) or c.shape[-1]
+    depth = int(options["depth"]) or b.shape[-1 if options["b_transposed"] else -2]
     operation = library.matmul_desc_create(ComputeType[compute], _FLOAT32)
     stored_a, stored_b = (depth, rows), (columns, depth)
     attributes = library.MatmulDescAttribute
@@ -267,12 +350,32 @@ def _problem_of(call: LibraryCall, io: IoContract) -> _Problem:
             library.matmul_desc_set_attribute(operation, attribute, value.ctypes.data, value.nbytes)
     for parameter in _POINTERS.keys() & call.tensors.keys():
         _set_pointer(operation, parameter, _SOMEWHERE)
+    if biased and len(c.shape) > 2:
+        distance = np.array([columns], np.int64)
+        library.matmul_desc_set_attribute(
+            operation, attributes.BIAS_BATCH_STRIDE, distance.ctypes.data, distance.nbytes
+        )
     return _Problem(
         operation,
-        library.matrix_layout_create(_CUDA_TYPES[a.dtype], *stored_a, a.shape[1]),
-        library.matrix_layout_create(_CUDA_TYPES[b.dtype], *stored_b, b.shape[1]),
-        library.matrix_layout_create(_CUDA_TYPES[c.dtype], columns, rows, c.shape[1]),
+        _layout(a, stored_a, batched=len(c.shape) > 2),
+        _layout(b, stored_b, batched=len(c.shape) > 2),
+        _layout(c, (columns, rows), batched=len(c.shape) > 2),
     )
+
+
+def _layout(tensor: Tensor, stored: tuple[int, int], *, batched: bool) -> int:
+    """Return the descriptor of a matrix of ``stored`` rows and columns, or of one per product."""
+    library = _library()
+    layout: int = library.matrix_layout_create(_CUDA_TYPES[tensor.dtype], *stored, tensor.shape[-1])
+    if batched:
+        attributes = library.MatrixLayoutAttribute
+        values: dict[Any, npt.NDArray[Any]] = {
+            attributes.BATCH_COUNT: np.array([tensor.shape[0]], np.int32),
+            attributes.STRIDED_BATCH_OFFSET: np.array([math.prod(tensor.shape[1:])], np.int64),
+        }
+        for attribute, value in values.items():
+            library.matrix_layout_set_attribute(layout, attribute, value.ctypes.data, value.nbytes)
+    return layout
 
 
 def _set_pointer(operation: int, parameter: str, address: int) -> None:

@@ -197,7 +197,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _Convolution:
     """What a plan computes: a convolution and, if they are fused with it, bias and ReLU.
 
     Attributes:
@@ -225,7 +225,7 @@ class _Problem:
     relu: bool
 
     @classmethod
-    def of(cls, call: LibraryCall, io: IoContract) -> _Problem:
+    def of(cls, call: LibraryCall, io: IoContract) -> _Convolution:
         options, tensors = call.all_options, _tensors(call, io)
         channels_last = options["layout"] == "nhwc"
 
@@ -385,7 +385,7 @@ def convolution_plan(call: LibraryCall, io: IoContract) -> ConvolutionPlan:
             f"The algorithm is one of cuDNN {options['version']}, and this is {version}: let it "
             "be chosen again.",
         )
-    plan = _plan(_Problem.of(call, io), str(options["algorithm"]))
+    plan = _plan(_Convolution.of(call, io), str(options["algorithm"]))
     room = _tensors(call, io)["workspace"].nbytes
     if plan.workspace_bytes > room:
         raise KernelFault(
@@ -428,7 +428,7 @@ def _offered(call: LibraryCall, io: IoContract) -> Iterator[LibraryCall]:
     refusal, some = "", False
     for fused in ways:
         chosen = replace(call, options={**call.options, "fused": fused, "version": version})
-        problem = _Problem.of(chosen, io)
+        problem = _Convolution.of(chosen, io)
         for algorithm, notes in _algorithms(problem).items():
             if notes & refused:
                 continue
@@ -466,7 +466,7 @@ def _with_algorithm(
     )
 
 
-def _algorithms(problem: _Problem) -> dict[str, frozenset[str]]:
+def _algorithms(problem: _Convolution) -> dict[str, frozenset[str]]:
     """Return the algorithms that cuDNN's heuristics list, and its notes of each."""
     found: dict[str, frozenset[str]] = {}
     try:
@@ -494,7 +494,7 @@ def _algorithms(problem: _Problem) -> dict[str, frozenset[str]]:
 
 
 @functools.lru_cache(maxsize=_MAX_ALGORITHMS)  # shared by all sets of buffers
-def _plan(problem: _Problem, algorithm: str) -> ConvolutionPlan:
+def _plan(problem: _Convolution, algorithm: str) -> ConvolutionPlan:
     """Return the plan of an algorithm, compiled if cuDNN compiles it when it is used.
 
     Raises:

@@ -44,7 +44,7 @@ class Quantity(Struct, frozen=True):
     half_width: float | None
 
 
-class Cost(Struct, frozen=True):
+class TimeAndEnergy(Struct, frozen=True):
     """The time and energy of a product or of all products of a step.
 
     Attributes:
@@ -70,7 +70,7 @@ class ProductCosts(Struct, frozen=True):
 
     product: str
     calls: dict[str, int]
-    contenders: dict[str, Cost]
+    contenders: dict[str, TimeAndEnergy]
     fastest: str | None
     most_frugal: str | None
 
@@ -96,11 +96,11 @@ class StepCosts(Struct, frozen=True):
     measured_calls: int
     recorded_us: float
     measured_us: float
-    now: Cost | None
-    fastest: Cost
-    most_frugal: Cost
-    saved_by_fastest: Cost | None
-    saved_by_most_frugal: Cost | None
+    now: TimeAndEnergy | None
+    fastest: TimeAndEnergy
+    most_frugal: TimeAndEnergy
+    saved_by_fastest: TimeAndEnergy | None
+    saved_by_most_frugal: TimeAndEnergy | None
 
 
 class CapSavings(Struct, frozen=True):
@@ -290,8 +290,8 @@ _Term = tuple[float, Measurement]
 """A measurement with its factor in a sum."""
 
 
-def _sum(terms: Sequence[_Term]) -> Cost:
-    return Cost(_total(terms, Metric.TIME), _total(terms, Metric.ENERGY))
+def _sum(terms: Sequence[_Term]) -> TimeAndEnergy:
+    return TimeAndEnergy(_total(terms, Metric.TIME), _total(terms, Metric.ENERGY))
 
 
 def _total(terms: Sequence[_Term], metric: Metric) -> Quantity:

@@ -96,7 +96,7 @@ class Serving(Struct, frozen=True):
     edp_per_token_mj_ms: float
 
 
-class Best(Struct, frozen=True):
+class BestSetpoints(Struct, frozen=True):
     """The best setpoints for a schedule at one level.
 
     Attributes:
@@ -139,7 +139,7 @@ class ServingReport(Struct, frozen=True):
     prompts_rounding: float
     contexts_rounding: float
     serving: tuple[Serving, ...]
-    best: tuple[Best, ...]
+    best: tuple[BestSetpoints, ...]
     steps: tuple[StepFigures, ...]
     missing: dict[str, str]
     schema_version: int = 1
@@ -228,7 +228,7 @@ def _sum(served: Mapping[Step, Served], figures: Mapping[Step, StepFigures], tok
     )
 
 
-def best_setpoints(sums: Sequence[Serving], reference: str) -> Iterator[Best]:
+def best_setpoints(sums: Sequence[Serving], reference: str) -> Iterator[BestSetpoints]:
     """Yield the best setpoints of each level for which the reference and another have figures."""
     for level in (GRAPH, EAGER):
         of_level = [found for found in sums if found.level == level]
@@ -242,7 +242,7 @@ def best_setpoints(sums: Sequence[Serving], reference: str) -> Iterator[Best]:
             energy = plain
         if _edp(edp, 1) >= _edp(plain, -1):
             edp = plain
-        yield Best(level, reference, energy.cap, edp.cap)
+        yield BestSetpoints(level, reference, energy.cap, edp.cap)
 
 
 def _edp(serving: Serving, sign: int) -> float:

@@ -66,7 +66,10 @@ _ADDS = frozenset({"addmm", "_addmm_activation", "addmv", "baddbmm", "addbmm"})
 """Operators whose first argument is what they add to the product, before A and B."""
 
 _OTHERS: Mapping[str, str] = {
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "products in groups are not measured"),
+    **dict.fromkeys(
+        ("_grouped_mm", "_scaled_grouped_mm"),
+        "the rows of its groups, which are values on the GPU, are not recorded",
+    ),
     **dict.fromkeys(("einsum", "tensordot"), "the products that it consists of are not recorded"),
 }
 """Why operators that compute matrix products, but name no A and B, have none."""
@@ -202,11 +205,14 @@ class _Tensor:
             raise _UnsupportedError("the strides of its arguments were not recorded")
         return cls(value["shape"], value["strides"], str(value.get("dtype")))
 
-    def batch_of_one(self) -> _Tensor | None:
-        """Return the matrix of a batch with one; None if there are more or fewer."""
-        if math.prod(self.shape[:-2]) != 1:
-            return None
-        return _Tensor(self.shape[-2:], self.strides[-2:], self.dtype)
+    def batch(self) -> tuple[_Tensor, list[int], int | None]:
+        """Return the matrix of a batch, the batch's sizes, and the distance of its matrices.
+
+        The distance is 0 in a batch of one, and None if there is no such distance.
+        """
+        matrix = _Tensor(self.shape[-2:], self.strides[-2:], self.dtype)
+        outer, strides = self.shape[:-2], self.strides[:-2]
+        return matrix, outer, _distance(outer, strides)
 
     def rows_of_vectors(self) -> _Tensor | None:
         """Return all vectors of the last dimension as the rows of one matrix.
@@ -214,26 +220,52 @@ class _Tensor:
         None if their distances differ, so that no leading dimension describes them.
         """
         *outer, length = self.shape
-        found = [
-            (extent, stride)
-            for extent, stride in zip(outer, self.strides, strict=False)
-            if extent != 1
-        ]
-        if any(stride != extent * inner for (_, stride), (extent, inner) in pairwise(found)):
+        distance = _distance(outer, self.strides[:-1])
+        if distance is None:
             return None
-        distance = found[-1][1] if found else length
+        if math.prod(outer) == 1:
+            distance = length
         return _Tensor([math.prod(outer), length], [distance, self.strides[-1]], self.dtype)
+
+
+def _distance(extents: Sequence[int], strides: Sequence[int]) -> int | None:
+    """Return the distance that all neighbours in these dimensions have; None if it differs."""
+    found = [pair for pair in zip(extents, strides, strict=True) if pair[0] != 1]
+    if any(stride != extent * inner for (_, stride), (extent, inner) in pairwise(found)):
+        return None
+    return found[-1][1] if found else 0
 
 
 def _whole(value: Any) -> bool:
     return isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
 
 
-def _matrices(name: str, a: _Tensor, b: _Tensor) -> tuple[_Tensor, _Tensor]:
-    """Return A of M x K and B of K x N.
+class _Matrices(NamedTuple):
+    """A of M x K and B of K x N, or batches of them.
+
+    Attributes:
+        a: A, or the first of a batch.
+        b: B, or the first of a batch.
+        batch: The number of products.
+        a_distance: The distance in elements from one A to the next, in a batch.
+        b_distance: The same of B.
+    """
+
+    a: _Tensor
+    b: _Tensor
+    batch: int = 1
+    a_distance: int = 0
+    b_distance: int = 0
+
+
+_SPREAD = "the matrices of its batch are not stored one after another"
+
+
+def _matrices(name: str, a: _Tensor, b: _Tensor) -> _Matrices:
+    """Return the matrices that a call multiplies.
 
     Raises:
-        _UnsupportedError: The call computes more than one product.
+        _UnsupportedError: They are not those of a product or of a batch.
     """
     if name == "linear":
         if len(b.shape) == 1:
@@ -243,15 +275,40 @@ def _matrices(name: str, a: _Tensor, b: _Tensor) -> tuple[_Tensor, _Tensor]:
         b = _Tensor([*b.shape, 1], [*b.strides, 1], b.dtype)
     if len(a.shape) == 1:
         a = _Tensor([1, *a.shape], [a.shape[0], *a.strides], a.dtype)
-    right = b.batch_of_one()
-    if right is None:
-        raise _UnsupportedError("products in batches are not measured")
-    left = a.rows_of_vectors() if len(b.shape) == 2 else a.batch_of_one()
-    if left is None:
-        raise _UnsupportedError("products in batches are not measured")
-    if len(left.shape) != 2 or len(right.shape) != 2 or left.shape[1] != right.shape[0]:
+    right, sizes, b_distance = b.batch()
+    if len(b.shape) == 2:
+        rows = a.rows_of_vectors()
+        if rows is None:
+            raise _UnsupportedError("its vectors have different distances")
+        found = _Matrices(rows, right)
+    else:
+        left, own_sizes, a_distance = a.batch()
+        count = math.prod(sizes)
+        if math.prod(own_sizes) != count or (count > 1 and own_sizes != sizes):
+            raise _UnsupportedError("products in its batch share a matrix")
+        if a_distance is None or b_distance is None:
+            raise _UnsupportedError(_SPREAD)
+        found = _Matrices(left, right, count, a_distance, b_distance)
+    if any(len(one.shape) != 2 for one in found[:2]) or found.a.shape[1] != found.b.shape[0]:
         raise _UnsupportedError("the shapes of its arguments are those of no product")
-    return left, right
+    if found.batch > 1 and name == "addbmm":
+        raise _UnsupportedError("it adds the products of its batch")
+    return found
+
+
+def _in_batch(storage: Storage, rows: int, columns: int, distance: int) -> Storage:
+    """Return how the matrices of a batch are stored, if they follow one another.
+
+    Raises:
+        _UnsupportedError: They do not.
+    """
+    if storage.copied:
+        return storage
+    stored_rows, row = (columns, rows) if storage.transposed else (rows, columns)
+    leading = distance if stored_rows == 1 else storage.leading
+    if distance != stored_rows * leading or leading < row:
+        raise _UnsupportedError(_SPREAD)
+    return storage._replace(leading=leading)
 
 
 def _product(name: str, a: _Tensor, b: _Tensor, float32_mode: Mode, out: Any) -> tuple[Gemm, bool]:
@@ -266,14 +323,18 @@ def _product(name: str, a: _Tensor, b: _Tensor, float32_mode: Mode, out: Any) ->
     mode = _MODES[a.dtype]
     if mode != _MODES[b.dtype]:
         raise _UnsupportedError("its matrices differ in type")
-    left, right = _matrices(name, a, b)
-    (m, k), n = left.shape, right.shape[1]
-    of_a = matrix_storage(m, k, *left.strides)
-    of_b = matrix_storage(k, n, *right.strides)
+    found = _matrices(name, a, b)
+    (m, k), n = found.a.shape, found.b.shape[1]
+    of_a = matrix_storage(m, k, *found.a.strides)
+    of_b = matrix_storage(k, n, *found.b.strides)
+    if found.batch > 1:
+        of_a = _in_batch(of_a, m, k, found.a_distance)
+        of_b = _in_batch(of_b, k, n, found.b_distance)
     ldc = n
     if out is not None:
-        result = _Tensor.of(out, "out", {}).rows_of_vectors()
-        of_c = Storage(True, m) if result is None else matrix_storage(m, n, *result.strides)
+        result = _Tensor.of(out, "out", {})
+        whole = result.rows_of_vectors()
+        of_c = Storage(True, m) if whole is None else matrix_storage(m, n, *whole.strides)
         if of_c.transposed or of_c.copied:
             raise _UnsupportedError("its result is not stored by rows")
         ldc = of_c.leading
@@ -293,6 +354,7 @@ def _product(name: str, a: _Tensor, b: _Tensor, float32_mode: Mode, out: Any) ->
         of_a.leading,
         of_b.leading,
         ldc=ldc,
+        B=found.batch,
     )
     return product.called(product_name(product)), of_a.copied or of_b.copied
 

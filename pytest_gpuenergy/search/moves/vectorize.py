@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.analysis.sharing import Sharing
 from pytest_gpuenergy.search.moves.element_kernel import ElementKernel, without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.neighbours import by_neighbours
-from pytest_gpuenergy.search.moves.side_by_side import work_side_by_side
+from pytest_gpuenergy.search.moves.thread_coarsening import work_side_by_side
 from pytest_gpuenergy.search.moves.vector_parts import VectorWork, work_by_parts
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import Edit, block_of, indented, times

@@ -84,7 +84,7 @@ def count_work(state: State, spec: KernelSpec) -> KernelWork | None:
 
 
 @dataclass(frozen=True)
-class Costs:
+class LaunchCosts:
     """What a launch costs by the model.
 
     Attributes:
@@ -108,7 +108,7 @@ class Costs:
         """The time of one launch."""
         return max(self.busy_s.values()) + self.wait_s
 
-    def changed(self, after: Costs) -> frozenset[Region]:
+    def changed(self, after: LaunchCosts) -> frozenset[Region]:
         """Return the regions whose work differs by more than 1 % of the time, by the model."""
         least_s = 0.01 * self.time_s
         regions = {
@@ -148,7 +148,7 @@ class CardModel:
         """The largest clock of a multiprocessor, in Hz."""
         return self.profile.max_clock_mhz * 1e6
 
-    def costs(self, work: KernelWork, dram_bytes: float) -> Costs | None:
+    def costs(self, work: KernelWork, dram_bytes: float) -> LaunchCosts | None:
         """Return the costs of a launch that moves so many bytes to or from the device memory.
 
         None means that no block fits on a multiprocessor.
@@ -191,11 +191,11 @@ class CardModel:
             "gmem": COEFFICIENTS.power_l2 * l2_s + POWER_DRAM * dram_s,
             "atomics": COEFFICIENTS.power_l2 * updated_s,
         }
-        return Costs(busy_s, wait_s, activity_s, work.blocks, work.guessed)
+        return LaunchCosts(busy_s, wait_s, activity_s, work.blocks, work.guessed)
 
     def situation(
         self,
-        costs: Costs,
+        costs: LaunchCosts,
         time_s: float,
         *,
         measured_w: float | None = None,
@@ -243,7 +243,7 @@ class Situation:
     """
 
     time_s: float
-    costs: Costs
+    costs: LaunchCosts
     still: float
     limited: bool
     slack: float
@@ -281,7 +281,7 @@ class Situation:
         """The region on which most of the time is spent; the first among equals."""
         return max(REGIONS, key=lambda region: self.time_shares[region])
 
-    def saved(self, counted: Costs, after: Costs, objective: Metric) -> float:
+    def saved(self, counted: LaunchCosts, after: LaunchCosts, objective: Metric) -> float:
         """Return the natural logarithm of the gain in the objective that the model predicts.
 
         Each unit's time, the waiting and the energy change in proportion to the model's. At the

@@ -11,7 +11,7 @@ from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search.moves.move import REGIONS, Application, Move, Region
 from pytest_gpuenergy.search.priors.bottlenecks import (
     CardModel,
-    Costs,
+    LaunchCosts,
     Shares,
     Situation,
     count_work,
@@ -58,7 +58,7 @@ class BottleneckPrior:
             if tactic.language == spec.language
         }
         self._contract = workload_of(spec, spec.sizes[0], dict)
-        self._costs: dict[str, Costs | None] = {}
+        self._costs: dict[str, LaunchCosts | None] = {}
         self._used: dict[str, Shares] = {}
 
     def profiled(self, state: State, used: Shares) -> None:
@@ -83,7 +83,7 @@ class BottleneckPrior:
             used=self._used.get(state.id),
         )
 
-    def costs(self, state: State) -> Costs | None:
+    def costs(self, state: State) -> LaunchCosts | None:
         """Return the costs of a state by the model; None if its text is not understood."""
         if state.id not in self._costs:
             work = count_work(state, self._spec)
@@ -139,7 +139,7 @@ class BottleneckPrior:
             return 0.0
         return before.saved(counted, after, self._objective)
 
-    def _reducible(self, counted: Costs) -> Mapping[Region, float]:
+    def _reducible(self, counted: LaunchCosts) -> Mapping[Region, float]:
         """Return the share of each region's time that the contract does not require."""
         profile, contract = self._card.profile, self._contract
         l2_rate = profile.sm_count * self._card.cycles_per_s * L2_BYTES_PER_CYCLE

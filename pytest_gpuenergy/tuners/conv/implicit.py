@@ -6,8 +6,8 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from pytest_gpuenergy.tuning import (
 )
 from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor
 
+BoxBytes = Literal[0, 32, 64, 128]
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
 _PIXELS = 64
@@ -33,6 +34,11 @@ _ALIGNMENT_BYTES = 1024
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
+_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.15, 32: 1.5}
+"""What a byte costs in lines of so many bytes, about: shorter ones need more copies, and rows of
+shared memory that several of them share."""
+_UNROLLED_SHARE = 0.8
+"""The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
 _PACKING_THREADS = 256
@@ -115,10 +121,14 @@ class ImplicitParameters(WindowParameters):
         deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
         packed: whether a launch before this one packs the input and the weights, with channels last
             in whole pieces, so that they can be boxed.
+        unrolled: whether it writes each row of each pixel's window, with all channels, one after
+            the other. Where there are few channels, lines are better filled.
+        line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
+            What exceeds the channels is zero.
     """
 
     template: ClassVar[str] = "implicit"
-    added: ClassVar[Mapping[str, int]] = {"packed": 0}
+    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "line": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -132,6 +142,8 @@ class ImplicitParameters(WindowParameters):
     boxed: bool = False
     deep: int = 1
     packed: bool = False
+    unrolled: bool = False
+    line: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,6 +171,13 @@ class ImplicitParameters(WindowParameters):
             )
         if self.packed and not self.boxed:
             raise InputError(f"The template {self.template} packs only what is boxed.")
+        if self.unrolled and not self.packed:
+            raise InputError(f"The template {self.template} unrolls windows where it packs.")
+        if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
+            raise InputError(
+                f"The template {self.template} has lines of 32, 64 or 128 bytes in boxes, not of "
+                f"{self.line} with boxed={int(self.boxed)}."
+            )
 
     @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
@@ -176,16 +195,10 @@ class ImplicitParameters(WindowParameters):
         channels = conv.shape.CO // conv.shape.groups
         useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        box_bytes = _box_bytes(conv)
-        ways = [(True, False)] if box_bytes else []
-        # Threads copy longer lines than short boxes are, from several taps at once.
-        if box_bytes <= _SHORTEST_LINE_BYTES and not cls.refusal(conv):
-            ways.append((False, False))
-        if not box_bytes and _box_bytes(conv, packed=True):
-            ways.append((True, True))
+        ways = _ways_to_copy(conv)
         choices = itertools.product(ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS)
-        for (boxed, packed), tile_c, (consumers, resident), deep, stages, splits in choices:
-            if tile_c > useful or deep > 1 + boxed:
+        for way, tile_c, (consumers, resident), deep, stages, splits in choices:
+            if tile_c > useful or deep > 1 + way.boxed:
                 continue
             one = cls(
                 tile_c=tile_c,
@@ -193,12 +206,11 @@ class ImplicitParameters(WindowParameters):
                 stages=stages,
                 splits=splits,
                 per_multiprocessor=resident,
-                boxed=boxed,
                 deep=deep,
-                packed=packed,
+                **way.options,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
-            key = (packed, boxed, tile_c, consumers, resident, splits, deep)
+            key = (way, tile_c, consumers, resident, splits, deep)
             if key in tried or splits > one.steps(conv) or one.resident(conv, card) == 0:
                 continue
             tried.add(key)
@@ -230,7 +242,7 @@ class ImplicitParameters(WindowParameters):
         if self.boxed:
             row = self._channels(conv) * conv.element_bytes
             boxes = math.ceil(row / self._box_bytes(conv))
-            return math.ceil(s.KH * s.KW * boxes / self._boxes(conv))
+            return math.ceil(s.KH * self._columns(conv) * boxes / self._boxes(conv))
         if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
         return math.ceil(s.CI // s.groups / blocks.channels) * (s.KH // blocks.rows)
@@ -291,14 +303,20 @@ class ImplicitParameters(WindowParameters):
         del conv  # the same for all
         return {**self.numbers, "blocks": bool(self.blocks), "tile": (self.tile_p, self.tile_c)}
 
-    def _box_bytes(self, conv: Conv2d) -> Literal[0, 32, 64, 128]:
-        return _box_bytes(conv, packed=self.packed)
+    @property
+    def _way(self) -> Way:
+        return Way(self.boxed, self.packed, self.unrolled, self.line)
+
+    def _box_bytes(self, conv: Conv2d) -> BoxBytes:
+        return _box_bytes(conv, self._way)
 
     def _channels(self, conv: Conv2d) -> int:
         """Return the channels of the input in a group, with those that packing adds."""
-        channels = conv.shape.CI // conv.shape.groups
-        piece = _PIECE_BYTES // conv.element_bytes
-        return -(-channels // piece) * piece if self.packed else channels
+        return _channels(conv, self._way)
+
+    def _columns(self, conv: Conv2d) -> int:
+        """Return the columns of a window: one if they were unrolled to channels."""
+        return 1 if self.unrolled else conv.shape.KW
 
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
@@ -376,7 +394,8 @@ class ImplicitParameters(WindowParameters):
         if self.packed:
             s = conv.shape
             moved = 2 * conv.element_bytes * self._channels(conv)
-            moved *= s.N * s.H * s.W + s.CO * s.KH * s.KW
+            columns = s.OW if self.unrolled else s.W
+            moved *= s.N * s.H * columns + s.CO * s.KH * self._columns(conv)
             total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_BYTES_PER_CYCLE)
         return float(total)
 
@@ -389,9 +408,9 @@ class ImplicitParameters(WindowParameters):
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
                 "groups) in layout nhwc, or a single group that is packed, with windows of up to "
-                f"{_MOST_PACKED_TAPS} elements; strides of up to {_LARGEST_TRAVERSAL_STRIDE}, "
-                f"padding of up to {_FARTHEST_CORNER}, and dilated windows of up to "
-                f"{_FARTHEST_CORNER + 1} rows and columns more than the padding."
+                f"{_MOST_PACKED_TAPS} elements or with unrolled rows; strides of up to "
+                f"{_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
+                f"windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
             )
         if self.splits > self.steps(conv):
             raise InputError(
@@ -437,8 +456,12 @@ class ImplicitParameters(WindowParameters):
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
-        plane = s.H * s.W
-        if conv.layout == "nhwc":
+        plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
+        if self.unrolled:
+            pieces = padded * conv.element_bytes // _PIECE_BYTES
+            counts = (s.N * s.H * s.OW, s.CO * s.KH)
+            blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
+        elif conv.layout == "nhwc":
             blocks = [
                 -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
             ]
@@ -449,11 +472,20 @@ class ImplicitParameters(WindowParameters):
         return (
             Launch("pack", (sum(blocks), 1, 1), (_PACKING_THREADS, 1, 1), tensors),
             [
-                Tensor("packed_data", (s.N, s.H, s.W, padded), conv.dtype, "workspace"),
-                Tensor("packed_weight", (s.CO, s.KH, s.KW, padded), conv.dtype, "workspace"),
+                Tensor("packed_data", (s.N, s.H, columns, padded), conv.dtype, "workspace"),
+                Tensor(
+                    "packed_weight",
+                    (s.CO, s.KH, self._columns(conv), padded),
+                    conv.dtype,
+                    "workspace",
+                ),
             ],
             {
                 "FROM_NHWC": conv.layout == "nhwc",
+                "UNROLLED": self.unrolled,
+                "PACK_COLUMNS": s.W,
+                "PACK_WINDOW": s.KW,
+                "PACK_STRIDE": s.strides,
                 "PACK_IMAGES": s.N,
                 "PACK_PLANE": plane,
                 "PACK_CI": s.CI,
@@ -470,23 +502,27 @@ class ImplicitParameters(WindowParameters):
         line, channels = self._box_bytes(conv) // size, self._channels(conv)
         every = channels * s.groups
         height, width = (s.padding - reach + 1 for reach in s.window)
+        columns, taps = s.W, s.KH * self._columns(conv)
+        walk = Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides))
+        if self.unrolled:
+            columns, walk = s.OW, Im2col((0, -s.padding), (0, height), (1, s.strides))
         prefix = "packed_" if self.packed else ""
         of_data = TensorMap(
             "data_map",
             f"{prefix}data",
             conv.dtype,
-            (every, s.W, s.H, s.N),
-            (size * every, size * every * s.W, size * every * s.W * s.H),
+            (every, columns, s.H, s.N),
+            (size * every, size * every * columns, size * every * columns * s.H),
             (line, self.tile_p),
             self._box_bytes(conv),
-            Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides)),
+            walk,
         )
         of_weight = TensorMap(
             "weight_map",
             f"{prefix}weight",
             conv.dtype,
-            (channels, s.KH * s.KW, s.CO),
-            (size * channels, size * channels * s.KH * s.KW),
+            (channels, taps, s.CO),
+            (size * channels, size * channels * taps),
             (line, 1, self.tile_c),
             self._box_bytes(conv),
         )
@@ -507,6 +543,7 @@ class ImplicitParameters(WindowParameters):
             "NHWC": conv.layout == "nhwc" or self.packed,
             "CI": self._channels(conv) * conv.shape.groups,
             "GROUP_IN": self._channels(conv),
+            **({"KW": 1, "X_STRIDE": 1, "X_PADDING": 0} if self.unrolled else {}),
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
             "DIVIDED": self._divided(conv),
@@ -538,28 +575,93 @@ class ImplicitParameters(WindowParameters):
         }
 
 
-def _box_bytes(conv: Conv2d, *, packed: bool = False) -> Literal[0, 32, 64, 128]:
-    """Return the longest line of boxes of channels; 0 if there can be none.
+@dataclass(frozen=True)
+class Way:
+    """How steps are copied: parameters of `ImplicitParameters`."""
+
+    boxed: bool
+    packed: bool = False
+    unrolled: bool = False
+    line: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The parameters by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def _ways_to_copy(conv: Conv2d) -> list[Way]:
+    """Return the ways to copy that are worth trying."""
+    plain, packed, unrolled = Way(True), Way(True, packed=True), Way(True, True, unrolled=True)
+    box_bytes = _box_bytes(conv, plain)
+    if not box_bytes:
+        plain = packed
+    ways = [way for way in (plain,) if _box_bytes(conv, way)]
+    for way in tuple(ways):
+        best = _best_line(_channels(conv, way) * conv.element_bytes)
+        wide = replace(way, line=best)
+        if best > _box_bytes(conv, way) and _box_bytes(conv, wide):
+            ways.append(wide)
+    if conv.shape.KW > 1 and _box_bytes(conv, unrolled):
+        others = [_cost_of_lines(conv, way) for way in ways]
+        if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):
+            ways.append(unrolled)
+    # Threads copy longer lines than short boxes are, from several taps at once.
+    if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
+        ways.append(Way(False))
+    return ways
+
+
+def _channels(conv: Conv2d, way: Way) -> int:
+    """Return the channels of the input in a group, with those that packing adds."""
+    channels = conv.shape.CI // conv.shape.groups * (conv.shape.KW if way.unrolled else 1)
+    piece = _PIECE_BYTES // conv.element_bytes
+    return -(-channels // piece) * piece if way.packed else channels
+
+
+def _cost_of_lines(conv: Conv2d, way: Way) -> float:
+    """Return about what a pixel's lines cost, in bytes of long lines."""
+    line, row = _box_bytes(conv, way), _channels(conv, way) * conv.element_bytes
+    taps = conv.shape.KH * (1 if way.unrolled else conv.shape.KW)
+    return taps * math.ceil(row / line) * line * _COSTS_OF_LINES[line]
+
+
+def _best_line(row_bytes: int) -> BoxBytes:
+    """Return the lines in which so many bytes of a pixel's channels cost least."""
+    return min(
+        _COSTS_OF_LINES, key=lambda line: math.ceil(row_bytes / line) * line * _COSTS_OF_LINES[line]
+    )
+
+
+@functools.cache
+def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
+    """Return the length of lines of boxes of channels; 0 if there can be none.
 
     The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
     ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
     """
-    s = conv.shape
-    row = s.CI // s.groups * conv.element_bytes
-    if packed:
-        row = -(-row // _PIECE_BYTES) * _PIECE_BYTES
-    farthest = max(s.window) - 1
-    pixels, filters = s.N * s.H * s.W, s.CO * s.KH * s.KW
+    s, packed = conv.shape, way.packed
+    row = _channels(conv, way) * conv.element_bytes
+    height, width = (reach - 1 for reach in s.window)
+    farthest = height if way.unrolled else max(height, width)
+    if way.unrolled:
+        pixels, filters = s.N * s.H * s.OW, s.CO * s.KH
+    else:
+        pixels, filters = s.N * s.H * s.W, s.CO * s.KH * s.KW
     if (
         (conv.layout != "nhwc" and not packed)
         or row % _PIECE_BYTES
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and (packed or row % _SHORTEST_LINE_BYTES))
-        or (packed and s.KH * s.KW > _MOST_PACKED_TAPS)
+        or (s.groups > 1 and (packed or row % max(way.line, _SHORTEST_LINE_BYTES)))
+        or (packed and not way.unrolled and s.KH * s.KW > _MOST_PACKED_TAPS)
         or (packed and row // conv.element_bytes * max(pixels, filters) > _MOST_PACKED_ELEMENTS)
     ):
         return 0
+    if way.line:
+        return cast("BoxBytes", way.line)
+    if way.unrolled:
+        return _best_line(row)
     for line in (128, 64):
         if row % line == 0:
             return line

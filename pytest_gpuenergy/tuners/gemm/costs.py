@@ -29,6 +29,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         step_cycles: the cycles of the barrier and the addresses of a step.
         loaded_bytes_per_cycle: the bytes that a multiprocessor gets from the L2 in a cycle while
             all multiprocessors load.
+        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle.
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -60,6 +61,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     busy_warps: float = 12.0
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
+    memory_bytes_per_cycle: float = 18.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0
@@ -113,7 +115,7 @@ class Trees(Struct, frozen=True, forbid_unknown_fields=True):
         return total
 
 
-class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
+class FittedCosts(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of ``estimate.json``.
 
     Attributes:
@@ -127,10 +129,10 @@ class Estimate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @functools.cache
-def fitted() -> Estimate:
+def fitted() -> FittedCosts:
     """Return what was fitted to stored trials."""
     text = resources.files(__package__).joinpath("estimate.json").read_bytes()
-    return decode(text, Estimate, "the estimate")
+    return decode(text, FittedCosts, "the estimate")
 
 
 def costs_of(family: str) -> Costs:

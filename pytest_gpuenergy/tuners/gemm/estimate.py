@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from pytest_gpuenergy.tuners.gemm.costs import Costs, Estimate
+from pytest_gpuenergy.tuners.gemm.costs import Costs, FittedCosts
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
@@ -118,7 +118,7 @@ class _Corrected(Protocol):
 
 
 def estimated_cycles(
-    gemm: Gemm, card: CardResources, tilings: Sequence[Tiling], estimate: Estimate
+    gemm: Gemm, card: CardResources, tilings: Sequence[Tiling], estimate: FittedCosts
 ) -> list[float]:
     """Return the clock cycles that kernels are expected to take, with the estimate's corrections.
 

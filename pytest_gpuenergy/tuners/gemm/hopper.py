@@ -40,31 +40,38 @@ def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
     return {
         tensor.name: Tensor(
             f"{tensor.name.lower()}_rows",
-            (tensor.shape[0], math.ceil(lengths[tensor.name] / pieces) * pieces),
+            (*tensor.shape[:-1], math.ceil(lengths[tensor.name] / pieces) * pieces),
             tensor.dtype,
             "workspace",
         )
         for tensor in gemm.inputs
-        if tensor.name in lengths and not can_be_mapped(gemm, tensor.shape[1])
+        if tensor.name in lengths and not can_be_mapped(gemm, tensor.shape[-1])
     }
 
 
-def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int) -> TensorMap:
+def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
     """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines.
 
-    It is that of the padded copy, if there is one.
+    It is that of the padded copy, if there is one. Where there are several products, it has a third
+    dimension, so that no box has parts of two matrices; groups have one A and one C.
     """
     if (copy := padded_copies(gemm).get(tensor)) is not None:
-        row = copy.shape[1]
+        row = copy.shape[-1]
     dtype = gemm.output_type if tensor == "C" else gemm.dtype
     itemsize = stored_as(dtype).itemsize
+    box: tuple[int, ...] = (LINE_BYTES // itemsize, height)
+    strides: tuple[int, ...] = (itemsize * row,)
+    if gemm.products > 1:
+        matrices = gemm.products if gemm.is_batch or tensor == "B" else 1
+        strides, box = (*strides, strides[0] * dims[1]), (*box, 1)
+        dims = (*dims, matrices)
     return TensorMap(
         f"{tensor.lower()}_map",
         tensor if copy is None else copy.name,
         dtype,
         dims,
-        (itemsize * row,),
-        (LINE_BYTES // itemsize, height),
+        strides,
+        box,
         128,
     )
 
@@ -83,7 +90,7 @@ _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
 """The threads of a block that copies rows, and the pieces that each of them copies."""
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
-_MAX_BLOCKS_OF_CLUSTER = 8
+MAX_BLOCKS_OF_CLUSTER = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -147,14 +154,14 @@ class HopperTiling(Tiling):
         self._check_tile()
         lines = self.slice_lines
         if (
-            not 1 <= self.cluster_blocks <= _MAX_BLOCKS_OF_CLUSTER
+            not 1 <= self.cluster_blocks <= MAX_BLOCKS_OF_CLUSTER
             or self.tile_m % (lines * self.cluster_n)
             or self.tile_n % (lines * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
                 f"{self.tile_m} x {self.tile_n} in pieces of {lines}, or has more than "
-                f"{_MAX_BLOCKS_OF_CLUSTER} blocks."
+                f"{MAX_BLOCKS_OF_CLUSTER} blocks."
             )
         if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
             raise InputError(
@@ -228,7 +235,7 @@ class HopperTiling(Tiling):
         at_once = self.at_once(gemm, card)
         # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
         rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
-        most = math.ceil(gemm.M / rows)
+        most = math.ceil(max(gemm.groups or (gemm.M,)) / rows)
         square = max(1, min(most, round(math.sqrt(at_once * columns / rows))))
         for tiling in super().divided(gemm, card):
             if tiling.blocks == 0 and self.tiles(gemm) > at_once:
@@ -305,7 +312,7 @@ class HopperTiling(Tiling):
         If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
         """
         lines = _LINES_OF_PATTERN * self.cluster_n
-        few = gemm.M < self.tile_m and gemm.element_bytes <= 2
+        few = self.tile_m > gemm.M and gemm.element_bytes <= 2
         return (math.ceil(gemm.M / lines) * lines if few else self.tile_m) // self.cluster_n
 
     def kernel(self, gemm: Gemm) -> Kernel:
@@ -329,7 +336,7 @@ class HopperTiling(Tiling):
             texts.append("gemm/pad")
             constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
             constants["PIECES_OF_THREAD"] = f"{_PIECES_OF_THREAD}"
-            pitches = {name: copies[name].shape[1] if name in copies else 0 for name in "AB"}
+            pitches = {name: copies[name].shape[-1] if name in copies else 0 for name in "AB"}
             constants |= {f"{name}_PADDED": f"{pitch}" for name, pitch in pitches.items()}
         size = self.dynamic_bytes(gemm)
         kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,6 +31,8 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
+
+    A batch is one strided call, and groups are a call each, of which all count.
 
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode, its layout or its end.
@@ -63,6 +67,7 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "b_transposed": gemm.b_transposed,
             "columns": gemm.N,
             "depth": gemm.K,
+            **({"groups": f"{gemm.parameters['groups']}"} if gemm.groups else {}),
             **activation,
             **(scales if gemm.is_float8 else {}),
         },
@@ -189,13 +194,20 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             f"sm_{card.capability}."
         )
     # Not a .py file: in an editable installation, pytest would take that for the whole plugin.
-    source = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
+    text = (cuda_dir() / "gemm" / "triton_matmul.py.txt").read_text(encoding="utf-8")
+    (marker,) = [line for line in text.splitlines() if line.lstrip().startswith("# Here stands")]
+    matrices = {tensor.name: math.prod(tensor.shape[-2:]) for tensor in gemm.tensors}
     kernels = []
     scaling, inputs = (gemm.scaling if gemm.is_float8 else "none"), [t.name for t in gemm.inputs]
+    promoted = gemm.is_float8 and gemm.accumulation != "fast"
     for chosen in _CONFIGURATIONS[gemm.mode]:
         if scaling == "block" and chosen.tile_k != SCALE_BLOCK:
             continue
-        tiles = -(-gemm.M // chosen.tile_m) * -(-gemm.N // chosen.tile_n)
+        first_tile_rows = _first_tile_rows(gemm, chosen.tile_m)
+        statements = _product_of_tile(gemm, first_tile_rows)
+        indent = " " * (len(marker) - len(marker.lstrip()))
+        source = text.replace(marker, "\n".join(indent + line for line in statements))
+        tiles = first_tile_rows[-1] * -(-gemm.N // chosen.tile_n)
         constants: dict[str, KernelConstant] = {
             "m": gemm.M,
             "n": gemm.N,
@@ -203,6 +215,10 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "lda": gemm.lda,
             "ldb": gemm.ldb,
             "ldc": gemm.ldc,
+            "tile_rows": first_tile_rows[-1],
+            "a_matrix": 0 if gemm.groups else matrices["A"],
+            "b_matrix": matrices["B"],
+            "c_matrix": 0 if gemm.groups else matrices["C"],
             "a_transposed": gemm.a_transposed,
             "b_transposed": gemm.b_transposed,
             "precision": _PRECISIONS.get(gemm.mode, "tf32"),
@@ -216,7 +232,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "has_residual": gemm.residual,
             "scaling": scaling,
             "b_scale_row": gemm.shapes_of_scales[1][-1],
-            "most_imprecise": gemm.K if gemm.accumulation == "fast" else SCALE_BLOCK,
+            "most_imprecise": SCALE_BLOCK if promoted else 0,
         }
         kernels.append(
             TritonKernel(
@@ -232,3 +248,41 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             )
         )
     return kernels
+
+
+def _first_tile_rows(gemm: Gemm, tile_m: int) -> list[int]:
+    """Return the first row of tiles of each product, and the number of all of them."""
+    heights = (-(-rows // tile_m) for rows in gemm.rows_of_products)
+    return list(itertools.accumulate(heights, initial=0))
+
+
+def _product_of_tile(gemm: Gemm, first_tile_rows: Sequence[int]) -> list[str]:
+    """Return the statements that set which product a row of tiles belongs to, and its rows.
+
+    Groups are compared one after another, since Triton has no table of constants.
+    """
+    if not gemm.groups:
+        return [
+            "product = 0" if gemm.products == 1 else "product = tile_row // tiles_down",
+            "first_tile_row = product * tiles_down",
+            "tile_rows_of_product = tiles_down",
+            "first_row = 0",
+            "end_row = m",
+        ]
+    ends = [*itertools.accumulate(gemm.groups)]
+    names = ("product", "first_tile_row", "tile_rows_of_product", "first_row", "end_row")
+    statements: list[str] = []
+    for number, (first, next_first) in enumerate(itertools.pairwise(first_tile_rows)):
+        if first == next_first:
+            continue
+        begin = ends[number] - gemm.groups[number]
+        values = (number, first, next_first - first, begin, ends[number])
+        if not statements:
+            statements += [f"{name} = {value}" for name, value in zip(names, values, strict=True)]
+            continue
+        statements.append(f"is_beyond = tile_row >= {first}")
+        statements += [
+            f"{name} = tl.where(is_beyond, {value}, {name})"
+            for name, value in zip(names, values, strict=True)
+        ]
+    return statements

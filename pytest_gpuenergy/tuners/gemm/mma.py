@@ -11,7 +11,7 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -119,13 +119,13 @@ class MmaParameters(Tiling):
         costs = costs or costs_of(self.family)
         products = self.tile_m * self.tile_n * self.tile_k
         multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
-        pieces = self.tile_m / copy_width(gemm, gemm.lda) + self.tile_n / copy_width(gemm, gemm.ldb)
+        widths = copy_width_of_a(gemm), copy_width(gemm, gemm.ldb)
+        pieces = self.tile_m / widths[0] + self.tile_n / widths[1]
         split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
         copying = self.tile_k * pieces * _COPY_INSTRUCTIONS / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
-        width = min(copy_width(gemm, gemm.lda), copy_width(gemm, gemm.ldb))
         step = BlockStep(
             busy_cycles=max(
                 multiplying + splitting + copying,
@@ -135,7 +135,7 @@ class MmaParameters(Tiling):
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
             last_cycles=storing,
             next_cycles=storing,
-            waits_for_copies=gemm.element_bytes * width < _LEAST_ASYNCHRONOUS_BYTES,
+            waits_for_copies=gemm.element_bytes * min(widths) < _LEAST_ASYNCHRONOUS_BYTES,
         )
         return product_cycles(gemm, self, card, step, costs)
 

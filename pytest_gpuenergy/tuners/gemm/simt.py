@@ -13,7 +13,7 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -252,7 +252,7 @@ class SimtParameters(Tiling):
 
         Rows that are not a multiple of 16 bytes apart are copied in smaller pieces.
         """
-        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width(gemm, gemm.lda)
+        of_a = 0 if self.transposes(gemm) else self.tile_m / copy_width_of_a(gemm)
         of_b = 0 if gemm.b_transposed else self.tile_n / copy_width(gemm, gemm.ldb)
         kept = self.tile_m * (not self.transposes(gemm)) + self.tile_n * (not gemm.b_transposed)
         return self.tile_k * (of_a + of_b - kept / _WIDEST)

@@ -5,6 +5,8 @@ This is what all templates for matrix products share.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,9 +94,15 @@ class Tiling(TemplateParameters[Gemm]):
         return math.prod(self.cluster)
 
     def tiles(self, gemm: Gemm) -> int:
-        """Return the number of tiles of C; the tiles of a cluster count as one."""
+        """Return the number of tiles of all C; the tiles of a cluster count as one.
+
+        Each product of a batch, and each group of rows, has tiles of its own.
+        """
         along_m, along_n = self.cluster
-        return -(-gemm.M // (along_m * self.tile_m)) * -(-gemm.N // (along_n * self.tile_n))
+        columns = -(-gemm.N // (along_n * self.tile_n))
+        if gemm.groups:
+            return _first_tiles(gemm.groups, along_m * self.tile_m)[-1] * columns
+        return gemm.B * -(-gemm.M // (along_m * self.tile_m)) * columns
 
     def whole_tile_count(self, gemm: Gemm) -> int:
         """Return how many tiles blocks compute whole; the steps of the other tiles are divided."""
@@ -158,7 +166,20 @@ class Tiling(TemplateParameters[Gemm]):
 
     def constants(self, gemm: Gemm) -> dict[str, Constant]:
         """Return the constants of ``tiles.cu`` and ``end.cu``; booleans are for preprocessing."""
+        height = self.cluster[0] * self.tile_m
+        grouped: dict[str, Constant] = {}
+        if gemm.groups:
+            first_tiles = _first_tiles(gemm.groups, height)
+            grouped = {
+                "FIRST_ROWS": ", ".join(map(str, first_rows(gemm))),
+                "FIRST_TILES": ", ".join(map(str, first_tiles)),
+                "TILE_ROWS": first_tiles[-1],
+            }
         return {
+            "PRODUCTS": f"{gemm.products}",
+            "GROUPED": bool(gemm.groups),
+            "ALL_M": not any(rows % height for rows in gemm.groups or (gemm.M,)),
+            **grouped,
             "M": gemm.M,
             "N": gemm.N,
             "K": gemm.K,
@@ -183,6 +204,19 @@ class Tiling(TemplateParameters[Gemm]):
 
 
 _SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
+
+
+def first_rows(gemm: Gemm) -> tuple[int, ...]:
+    """Return the first row of each group in A and C, and the number of all rows."""
+    return tuple(itertools.accumulate(gemm.groups, initial=0))
+
+
+@functools.lru_cache(maxsize=64)  # thousands of tilings of a product ask for a few heights
+def _first_tiles(groups: tuple[int, ...], height: int) -> tuple[int, ...]:
+    """Return the first row of tiles of each group, and the number of all of them."""
+    return tuple(itertools.accumulate((-(-rows // height) for rows in groups), initial=0))
+
+
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
@@ -205,7 +239,7 @@ def copied_kernel(
     rows = {
         "LDA": gemm.lda,
         "LDB": gemm.ldb,
-        "A_WIDTH": copy_width(gemm, gemm.lda),
+        "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
     texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
@@ -244,7 +278,8 @@ def tiled_kernel(
     maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
     result = maps.get("C", "C")
-    names = (*(maps.get(name, name) for name in "AB"), *ends, result, *["parts"] * shares)
+    results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
+    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -278,3 +313,12 @@ def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
+
+
+def copy_width_of_a(gemm: Gemm) -> int:
+    """Return how many elements of a stored row of A can be copied at once.
+
+    Where A is stored transposed, groups begin within its rows.
+    """
+    width = copy_width(gemm, gemm.lda)
+    return math.gcd(width, *first_rows(gemm)[:-1]) if gemm.a_transposed else width

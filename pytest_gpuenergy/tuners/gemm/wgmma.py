@@ -42,7 +42,7 @@ _KINDS: Mapping[Mode, tuple[str, str]] = {
     "e5m2": ("e5m2", "bf16"),
 }
 """The types of an instruction's elements, and of the elements of C."""
-_PRODUCTS_PER_CYCLE = 2048
+PRODUCTS_PER_CYCLE = 2048
 """The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
 whitepaper)."""
 
@@ -102,7 +102,7 @@ class WgmmaParameters(HopperTiling):
 
     def peak_cycles(self, gemm: Gemm) -> float:
         del gemm  # the same for all
-        return self.tile_m * self.tile_n * self.tile_k / _PRODUCTS_PER_CYCLE
+        return self.tile_m * self.tile_n * self.tile_k / PRODUCTS_PER_CYCLE
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
@@ -129,9 +129,15 @@ class WgmmaParameters(HopperTiling):
             "B_PLACE": of_b,
             "ADD_PLACE": add,
             "BOXED_C": self.stores_boxes(gemm),
+            "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{packed}x2.f32"',
             "PROMOTED": False,
         }
+
+    def _rows_stored(self, gemm: Gemm) -> bool:
+        """Return whether boxes of C could have rows of two groups, which are then stored apart."""
+        height = self.cluster_m * self.tile_m
+        return self.stores_boxes(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)

@@ -187,7 +187,8 @@ _GEMM_SIZE = r"[1-9][0-9]{0,8}"
 _GEMM_LABEL = re.compile(
     rf"gemm_M_({_GEMM_SIZE})_N_({_GEMM_SIZE})_K_({_GEMM_SIZE})_layout_({'|'.join(LAYOUTS)})"
     rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?"
-    rf"(?:_ldc_({_GEMM_SIZE}))?(?![0-9a-z])(?!_(?:ld[abc]|bias|activation|residual|scaling|accumulation)_)"
+    rf"(?:_ldc_({_GEMM_SIZE}))?(?![0-9a-z])"
+    r"(?!_(?:B|groups|ld[abc]|bias|activation|residual|scaling|accumulation)_)"
 )
 # Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K. One
 # is in its tests, the other, after whose sizes a type may follow, in its tutorial.
@@ -299,6 +300,11 @@ def _checked(workload: Workload) -> Gemm:
         raise UnavailableError(
             f"{workload.name} cannot be tuned with TVM, which has no schedules in mode "
             f"{workload.mode}: choose mode {', '.join(_MODES[:-1])} or {_MODES[-1]}."
+        )
+    if workload.is_batch or workload.groups:
+        raise UnavailableError(
+            f"{workload.name} cannot be tuned with TVM, which has no schedules of products in "
+            "batches or groups: search the templates with --tuner template."
         )
     if workload.has_end:
         raise UnavailableError(

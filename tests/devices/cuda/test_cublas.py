@@ -114,6 +114,41 @@ def test_8_bit_products_that_it_lacks_are_not_here(options, why):
         cublas_call(gemm.varied(**options))
 
 
+@pytest.mark.parametrize("end", [{}, {"bias": True}, {"residual": True}])
+@pytest.mark.parametrize(
+    ("layout", "several"),
+    [
+        ("nn", {"B": 3}),
+        ("tt", {"B": 2, "ldc": 17}),
+        ("tn", {"groups": (19,)}),
+        ("nt", {"groups": (0, 7, 11, 0, 1)}),
+        ("tn", {"groups": (4, 4, 11), "ldc": 17}),
+    ],
+)
+def test_it_multiplies_batches_and_groups(device, layout, several, end):
+    gemm = Gemm("g", 19, 13, 33, layout, "bfloat16", **several, **end)
+    with host():
+        verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+def test_each_group_with_rows_is_a_call_with_an_algorithm(device):
+    gemm = Gemm("g", 19, 13, 33, groups=(4, 0, 4, 11))
+    with host():
+        first, second = offered(device, gemm)
+    assert first.options["algorithm"].count(",") == 2
+    assert second.origin.details.items() >= {"calls": 3, "algorithm": 9}.items()
+    assert second.workspaces[0].nbytes == 512
+
+
+def test_cublas_is_told_where_groups_begin(device):
+    gemm = Gemm("g", 19, 16, 32, "nt", "bfloat16", groups=(4, 15))
+    with host() as library:
+        offered(device, gemm)
+    told = [one for one in library.objects if "MIN_ALIGNMENT_B_BYTES" in one]
+    assert [one["MIN_ALIGNMENT_B_BYTES"] for one in told] == [8]  # of our A, which has rows of M
+
+
 @pytest.mark.parametrize(
     ("end", "why"),
     [

@@ -26,6 +26,7 @@ CONV_MODES: tuple[Mode, ...] = ImplicitParameters.modes
 ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
+UNROLLED = replace(PACKED, unrolled=True)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
@@ -34,8 +35,8 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
     """Any parameters with a kernel that fits, also those that no search offers."""
     consumers, per_multiprocessor = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]))
     offered = ImplicitParameters.fitting(conv, H100)
-    ways = {(False, False), *((one.boxed, one.packed) for one in offered)}
-    boxed, packed = draw(st.sampled_from(sorted(ways)))
+    ways = {(False,) * 4, *((one.boxed, one.packed, one.unrolled, one.line) for one in offered)}
+    boxed, packed, unrolled, line = draw(st.sampled_from(sorted(ways)))
     splits = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8]))
     chosen = ImplicitParameters(
         tile_c=draw(st.sampled_from([8, 16, 24, 32, 40, 64])),
@@ -47,6 +48,8 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         boxed=boxed,
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
         packed=packed,
+        unrolled=unrolled,
+        line=line,
     )
     assume(splits <= chosen.steps(conv))
     assume(chosen.shared_bytes(conv) <= H100.shared_bytes_of_block)
@@ -89,6 +92,30 @@ ODD = {
     "packed-channels-last": (
         replace(PACKED, deep=2),
         conv_of(2, 7, 9, 24, 3, 5, 7, 2, 2, mode="bfloat16", **NHWC, bias=True),
+    ),
+    "unrolled": (
+        replace(UNROLLED, consumers=2, blocks=1),
+        conv_of(2, 11, 9, 19, 3, 5, 7, 2, 3, mode="3xtf32", **FUSED),
+    ),
+    "unrolled-halves": (
+        replace(UNROLLED, splits=2, line=32),
+        conv_of(3, 9, 13, 24, 5, 3, 4, 3, 2, 2, mode="float16", bias=True),
+    ),
+    "unrolled-channels-last": (
+        UNROLLED,
+        conv_of(2, 7, 9, 10, 3, 3, 5, 1, 4, 2, mode="bfloat16", **NHWC),
+    ),
+    "short-unrolled": (
+        UNROLLED,
+        conv_of(1, 7, 9, 10, 2, 3, 3, 1, 1, mode="3xtf32", **NHWC),
+    ),
+    "wide-lines": (
+        replace(BOXED, line=128),
+        conv_of(2, 7, 9, 10, 24, 3, 2, 1, 1, mode="3xtf32", **NHWC),
+    ),
+    "wide-lines-packed": (
+        replace(PACKED, line=64, deep=2),
+        conv_of(1, 7, 9, 24, 37, 2, 3, 2, 1, mode="float16"),
     ),
     "lines": (
         replace(ONE, blocks=1, tile_c=24),
@@ -228,6 +255,9 @@ def test_a_fault_in_the_text_is_found(device, fault):
         ({"deep": 0}, "needs deep to be a whole number from 1"),
         ({"deep": 2}, "steps of one line where threads copy, not of 2"),
         ({"packed": True}, "packs only what is boxed"),
+        ({"unrolled": True}, "unrolls windows where it packs"),
+        ({"boxed": True, "line": 48}, "lines of 32, 64 or 128 bytes in boxes, not of 48"),
+        ({"line": 64}, "not of 64 with boxed=0"),
     ],
 )
 def test_parameters_without_a_kernel_are_refused(change, words):
@@ -302,7 +332,7 @@ LIMITS = {
 def test_threads_copy_what_tensor_maps_cannot_describe(limit):
     sizes, boxes = LIMITS[limit]
     conv = conv_of(*sizes, mode="float16", **NHWC)
-    offered = list(ImplicitParameters.fitting(conv, H100))
+    offered = [one for one in ImplicitParameters.fitting(conv, H100) if not one.unrolled]
     assert any(one.boxed for one in offered) is boxes
     assert bool(offered[0].kernel(conv).tensor_maps) is boxes
     ONE.kernel(conv)
@@ -332,11 +362,23 @@ PACKS = {
 @pytest.mark.parametrize("name", PACKS)
 def test_what_can_be_packed_is_offered_in_both_ways(name):
     conv, packs = PACKS[name]
-    offered = list(ImplicitParameters.fitting(conv, H100))
+    offered = [one for one in ImplicitParameters.fitting(conv, H100) if not one.unrolled]
     assert any(one.packed for one in offered) is packs
     kernels = [one.kernel(conv) for one in offered if one.packed][:1]
     assert [len(kernel.launches) for kernel in kernels] == [2] * packs
     assert any(not one.packed for one in offered) is (name != "window")
+
+
+@pytest.mark.parametrize(("channels", "unrolls"), [(3, True), (64, False)])
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+def test_windows_are_unrolled_where_there_are_few_channels(channels, unrolls, layout):
+    conv = conv_of(1, 24, 24, 8, channels, 7, 7, 2, 3, mode="float16", layout=layout)
+    offered = [one for one in ImplicitParameters.fitting(conv, H100) if one.unrolled]
+    assert bool(offered) is unrolls
+    for kernel in [one.kernel(conv) for one in offered][:1]:
+        (of_data, _), (packed, _) = kernel.tensor_maps, kernel.workspaces
+        assert of_data.dims == (24, 12, 24, 1)  # 7 x 3 elements in whole pieces
+        assert packed.shape == (1, 24, 12, 24)
 
 
 @pytest.mark.slow

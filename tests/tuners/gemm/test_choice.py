@@ -12,9 +12,10 @@ from hypothesis import given, settings, strategies as st
 
 from pytest_gpuenergy.tuners import (
     TRAITS,
-    Estimate,
+    FittedCosts,
     MmaParameters,
     SimtParameters,
+    SkinnyParameters,
     Trees,
     WgmmaParameters,
     WgmmaTf32Parameters,
@@ -35,6 +36,7 @@ KERNELS = (
     MmaParameters(tile_m=64, tile_n=64, tile_k=32),
     WgmmaParameters(tile_m=128, tile_n=128, consumers=1),
     WgmmaTf32Parameters(tile_m=96, tile_n=128, consumers=2),
+    SkinnyParameters(tile_m=16, tile_n=128, split=4, stages=8),
 )
 
 
@@ -74,7 +76,7 @@ def test_costlier_loads_never_make_a_kernel_faster(kernel: Any, sizes):
     product = Gemm("g", *sizes, mode=kernel.modes[-1])
     usual = fitted().costs[kernel.family]
     half = usual.loaded_bytes_per_cycle / 2
-    worse = Estimate({kernel.family: _changed(usual, loaded_bytes_per_cycle=half)}, {})
+    worse = FittedCosts({kernel.family: _changed(usual, loaded_bytes_per_cycle=half)}, {})
     assert kernel.cycles(product, H200, worse.costs[kernel.family]) >= kernel.cycles(product, H200)
 
 

@@ -226,10 +226,11 @@ def test_without_headers_it_is_told_where_to_get_them(monkeypatch):
         find_headers(None)
 
 
+@pytest.mark.parametrize("more", [{"bias": True}, {"B": 2}, {"groups": (60, 4)}])
 @pytest.mark.parametrize("contender", ["cutlass", "cutlass_profiler"])
-def test_products_with_an_end_are_refused(tmp_path, contender):
+def test_products_with_an_end_or_several_at_once_are_refused(tmp_path, contender, more):
     gpu: Any = SimpleNamespace(emulated=False)
     setup: Any = SimpleNamespace(gpu=gpu, cutlass_profiler=tmp_path)
-    gemm = Gemm("mine", 64, 64, 64, bias=True)
+    gemm = Gemm("mine", 64, 64, 64, **more)
     with pytest.raises(UnavailableError, match="CUTLASS does not compute mine, since the config"):
         CONTENDERS[contender](gemm, setup)

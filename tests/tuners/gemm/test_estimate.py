@@ -115,6 +115,22 @@ def test_a_wave_of_one_block_more_takes_another_turn():
     assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
 
 
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_a_batch_takes_as_long_as_its_tiles_do(mode):
+    one = Gemm("g", 512, 512, 512, mode=mode)
+    batch, tall = replace(one, B=16), replace(one, M=16 * 512)
+    found = rank_kernels(batch, H200)[0]
+    assert found.cycles(batch, H200) == found.cycles(tall, H200)
+    assert found.cycles(batch, H200) > 3 * rank_kernels(one, H200)[0].cycles(one, H200)
+
+
+def test_groups_that_do_not_fill_their_tiles_take_longer():
+    full, partial = (Gemm("g", 4096, 512, 512, groups=g) for g in ((128,) * 32, (127, 129) * 16))
+    chosen = SimtParameters(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8)
+    assert chosen.tiles(partial) == 1.5 * chosen.tiles(full)
+    assert chosen.cycles(partial, H200) > 1.2 * chosen.cycles(full, H200)
+
+
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_the_resources_of_emulated_cards_are_known(profile):
     with EmulatedDevice(profile) as device:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gemm_products import aligned_products, products
+from gemm_products import aligned_products, products, several
 from hypothesis import HealthCheck, given, settings, strategies as st
 from points import each_once
 
@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuners import (
     TEMPLATES,
     MmaParameters,
     SimtParameters,
+    SkinnyParameters,
     WgmmaFloat8Parameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
@@ -38,7 +39,8 @@ MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stage
 WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 FLOAT8 = WgmmaFloat8Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
-SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8)}
+SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
 
@@ -124,12 +126,25 @@ def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
     )
 
 
+@st.composite
+def skinny(draw: st.DrawFn) -> SkinnyParameters:
+    return SkinnyParameters(
+        tile_m=8 * draw(st.sampled_from([1, 2, 3, 9, 16])),
+        tile_n=draw(st.sampled_from([64, 128])),
+        tile_k=draw(st.sampled_from([64, 128])),
+        stages=draw(st.integers(2, 3)),
+        split=draw(st.sampled_from([1, 2, 3, 8])),
+        copying_warps=draw(st.sampled_from([1, 4, 8])),
+    )
+
+
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
     "simt": simt,
     "mma": mma,
     "wgmma": wgmma,
     "wgmma_tf32": wgmma_tf32,
     "wgmma_float8": wgmma_float8,
+    "skinny": skinny,
 }
 ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
@@ -140,7 +155,7 @@ def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
     kind: Any = TEMPLATES[template]
     modes = st.sampled_from(kind.modes)
     drawn = products(modes, most)
-    if "wgmma" in template:
+    if kind.max_capability == kind.min_capability:
         drawn = aligned_products(modes, most) | drawn
     return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
 
@@ -180,6 +195,18 @@ ODD = {
         replace(FLOAT8, tile_n=32, stages=3, blocks=3),
         Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
     ),
+    "skinny-linear": (
+        SkinnyParameters(tile_m=72, tile_n=128, tile_k=128, stages=2, split=3),
+        Gemm("g", 65, 133, 200, "tn", "bfloat16", ldc=136),
+    ),
+    "skinny-unaligned": (
+        SkinnyParameters(tile_m=16, tile_n=128, stages=3, split=2, copying_warps=8),
+        Gemm("g", 13, 133, 199, "tn", "float16", lda=203, ldb=202),
+    ),
+    "skinny-columns": (
+        replace(SKINNY, tile_m=72, split=2, copying_warps=4),
+        Gemm("g", 69, 136, 87, "nt", "bfloat16"),
+    ),
     "mma-linear": (
         replace(MMA, blocks=3),
         Gemm("g", 33, 70, 41, "tn", "tf32", ldc=72),
@@ -198,6 +225,95 @@ def test_it_is_right_for_odd_sizes_and_most_parameters_at_once(device, name):
     assert verify(device, chosen, gemm) <= 1
 
 
+SEVERAL: dict[str, tuple[Any, Gemm]] = {
+    "simt-batch": (SIMT, Gemm("g", 17, 33, 9, B=3)),
+    "simt-batch-shared": (
+        replace(SIMT, blocks=5),
+        Gemm("g", 17, 33, 9, "tt", ldc=34, B=3, bias=True, activation="gelu", residual=True),
+    ),
+    "simt-groups": (
+        replace(SIMT, blocks=4),
+        Gemm("g", 34, 33, 9, "tt", groups=(3, 17, 13, 0, 1, 0), bias=True, residual=True),
+    ),
+    "simt-empty-first": (SIMT, Gemm("g", 34, 32, 9, groups=(0, 17, 16, 0, 1))),
+    "mma-batch": (MMA, Gemm("g", 33, 40, 20, "nt", "tf32", B=2)),
+    "mma-groups": (
+        replace(MMA, blocks=3),
+        Gemm("g", 41, 40, 20, "tt", "bfloat16", groups=(8, 33, 0), bias=True),
+    ),
+    "wgmma-batch": (
+        replace(WGMMA, tile_n=128, cluster_m=2),
+        Gemm("g", 70, 72, 72, "tn", "bfloat16", B=3),
+    ),
+    "wgmma-batch-padded": (
+        WGMMA,
+        Gemm("g", 70, 67, 71, "nt", "bfloat16", B=2, bias=True, residual=True),
+    ),
+    "wgmma-batch-shared": (replace(WGMMA, blocks=2), Gemm("g", 64, 72, 136, mode="float16", B=3)),
+    "wgmma-groups": (
+        replace(WGMMA, blocks=2, whole_tiles=True),
+        Gemm("g", 171, 72, 72, "tn", "bfloat16", groups=(3, 0, 64, 104), bias=True),
+    ),
+    "wgmma-groups-clusters": (
+        replace(WGMMA, tile_n=128, cluster_m=2, blocks=2),
+        Gemm("g", 171, 136, 72, "nt", "bfloat16", groups=(3, 64, 104), residual=True),
+    ),
+    "wgmma-groups-padded": (
+        replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
+        Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
+    ),
+    "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
+    "wgmma_tf32-groups": (
+        replace(TF32, blocks=3),
+        Gemm("g", 171, 72, 100, "tn", "3xtf32", groups=(3, 0, 64, 104), bias=True),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEVERAL)
+def test_it_computes_batches_and_groups(device, name):
+    chosen, gemm = SEVERAL[name]
+    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        # Rows beyond the end of a group are those of the next one.
+        ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
+        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("simt-batch", "B + place.product *", "B + 0 *"),
+        ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
+        ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
+    ],
+)
+def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right, wrong):
+    chosen, gemm = SEVERAL[name]
+    kernel = chosen.kernel(gemm)
+    assert kernel.source.count(right) == 1
+    broken = replace(kernel, source=kernel.source.replace(right, wrong))
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|written"):
+        verify_on_device(device, broken, gemm)
+
+
+def test_where_a_may_be_copied_depends_on_the_first_rows_of_groups():
+    stored = Gemm("g", 24, 32, 16, "nt", groups=(8, 2, 14))
+    assert "constexpr int A_WIDTH = 2;" in SIMT.kernel(stored).source
+    by_rows = replace(stored, layout="nn", lda=0)
+    assert "constexpr int A_WIDTH = 4;" in SIMT.kernel(by_rows).source
+
+
+@given(several(200), simt() | wgmma(), st.integers(1, 300))
+def test_each_row_of_each_product_is_in_one_tile(more, chosen, n):
+    gemm = Gemm("g", sum(more.get("groups", (77,))), n, 64, **more)
+    height = chosen.cluster[0] * chosen.tile_m
+    width = chosen.cluster[1] * chosen.tile_n
+    covered = [range(0, rows, height) for rows in gemm.rows_of_products]
+    assert chosen.tiles(gemm) == sum(map(len, covered)) * -(-n // width)
+
+
 WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "simt-shared": (replace(SIMT, blocks=7), Gemm("g", 33, 41, 29, "tn", ldc=44)),
     "simt-unaligned": (SIMT, Gemm("g", 33, 41, 29, ldc=43)),
@@ -212,6 +328,8 @@ WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
         replace(FLOAT8, blocks=3),
         Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row"),
     ),
+    "skinny-shared": (replace(SKINNY, split=3), Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135)),
+    "skinny-whole": (SKINNY, Gemm("g", 8, 64, 72, "nn", "float16")),
 }
 
 
@@ -286,8 +404,10 @@ def test_any_parameters_that_are_offered_are_right(device, template, data):
 def test_all_offered_parameters_fit(template, data, factor):
     gemm = data.draw(some_product(template, 140))
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
-    larger = Gemm("g", *sizes, gemm.layout, gemm.mode)
-    products_per_cycle = {"simt": 128, "wgmma": 2048, "wgmma_float8": 4096}.get(template, 1024)
+    groups = tuple(factor * rows for rows in gemm.groups)
+    larger = Gemm("g", *sizes, gemm.layout, gemm.mode, B=gemm.B, groups=groups)
+    rates = {"simt": 128, "wgmma": 2048, "skinny": 2048, "wgmma_float8": 4096}
+    products_per_cycle = rates.get(template, 1024)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -491,6 +611,37 @@ FAULTS = {
     "wgmma_tf32-empty": (TF32, SPLIT, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
     "wgmma_tf32-written": (TF32, SPLIT, [("written_for_async();", "")]),
     "wgmma_tf32-wait-group": (TF32, SPLIT, [(WAIT_GROUP, "")]),
+    "skinny-full": (SKINNY, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
+    "skinny-empty": (SKINNY, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
+    "skinny-stage-free-early": (SKINNY, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
+    "skinny-block-not-added": (
+        *(replace(SKINNY, split=3), HALF),
+        [("other < SPLIT", "other < SPLIT - 1")],
+    ),
+    "skinny-sums-not-waited-for": (
+        *(replace(SKINNY, split=2), HALF),
+        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+    ),
+    "skinny-block-ends-early": (
+        *(replace(SKINNY, split=2), HALF),
+        [("meet();  // others read the sums of this block", "")],
+    ),
+    "skinny-sums-kept-early": (
+        *(replace(SKINNY, tile_n=128), HALF),
+        [("__syncthreads();  // nothing is read or copied any more", "//")],
+    ),
+    "skinny-written": (
+        *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
+        [("written_for_async();", "")],
+    ),
+    "skinny-shifted": (
+        *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
+        [("shift % 2 * 16", "0")],
+    ),
+    "skinny-line-not-cut-off": (
+        *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
+        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+    ),
 }
 
 
@@ -556,6 +707,12 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         [{"tile_m": 128, "tile_n": 32}, {"tile_n": 32, "consumers": 2}],
     ),
     "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
+    "has tiles of 8 to 256 rows": (
+        "skinny",
+        [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
+    ),
+    "has a cluster of 1 to 8 blocks": ("skinny", [{"blocks": 2}, {"split": 9}]),
+    "The template skinny needs": ("skinny", [{"split": 0}, {"copying_warps": 0}]),
     "64 columns for each of 1 consumers": (
         "wgmma_tf32",
         [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}],
@@ -584,6 +741,7 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("wgmma", "tf32", "float16, bfloat16"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
         ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
+        ("skinny", "tf32", "float16, bfloat16"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):

@@ -86,6 +86,12 @@ def test_ends_are_refused(end):
         OPERATOR.module(Gemm("g", 8, 8, 8, **end))
 
 
+@pytest.mark.parametrize("more", [{"B": 2}, {"groups": (5, 3)}], ids=str)
+def test_batches_and_groups_are_refused(more):
+    with pytest.raises(UnavailableError, match="no schedules of products in batches or groups"):
+        OPERATOR.module(Gemm("g", 8, 8, 8, **more))
+
+
 @given(products(), st.integers(0, 5))
 def test_a_record_file_is_recognized_by_its_name(gemm, more):
     gemm = replace(gemm, ldc=gemm.N + more)
@@ -104,6 +110,8 @@ def test_a_record_file_is_recognized_by_its_name(gemm, more):
         "gemm_M_512_N_256_K_640_layout_nn_mode_float32x.json",
         "gemm_M_512_N_256_K_640_layout_nn_mode_float32_bias_1.json",
         "gemm_M_512_N_256_K_640_layout_nn_mode_float32_lda_700_activation_gelu.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32_B_4.json",
+        "gemm_M_512_N_256_K_640_layout_nn_mode_float32_groups_500.12.json",
         "gemm_M_999999999_N_999999999_K_1_layout_nn_mode_float32.json",
     ],
 )

@@ -1,0 +1,256 @@
+"""The template for products with few rows on Hopper, as in decoding; see cuda/gemm/skinny.cu."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from pytest_gpuenergy.kernels import Kernel, TensorMap
+from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.hopper import (
+    ALIGNMENT_BYTES,
+    MAX_BLOCKS_OF_CLUSTER,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    can_be_mapped,
+    matrix_map,
+    places_after,
+)
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
+from pytest_gpuenergy.tuning import (
+    SHARED_BYTES_PER_CYCLE,
+    WARP_LANES,
+    CardResources,
+    Constant,
+)
+from pytest_gpuenergy.workloads import Gemm, Mode
+
+_LINE = 64
+"""The elements of a line in shared memory."""
+_DEPTH = 16
+"""The products of each element in one instruction."""
+_INSTRUCTION_M = 8
+"""The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
+_MOST_M = 256
+_TILES_N = (64, 128, 256)
+_TILES_K = (64, 128)
+_RESIDENT = (1, 2, 3, 4)
+"""The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
+_MAX_STAGES = 24
+_COPYING_WARPS = (4, 8)
+"""The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
+_CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
+"""The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
+_LOADED_AT_ONCE_BYTES = WARP_LANES * 4 * 16
+"""What a warp that copies has under way: four pieces of 16 bytes of each thread."""
+_BARRIER_BYTES = 16
+_CLUSTER_AREA = 16
+"""The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
+has 16 or 18."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkinnyParameters(Tiling):
+    """The parameters of a kernel of the template.
+
+    A cluster computes one tile; each consumer has 64 of its columns.
+
+    Attributes:
+        split: the blocks of a cluster, which divide the steps of its tile.
+        copying_warps: the warps that copy; a single thread has tensor maps copied.
+    """
+
+    template: ClassVar[str] = "skinny"
+    family: ClassVar[str] = "skinny"
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    min_capability: ClassVar[int] = 90
+    max_capability: ClassVar[int] = 90
+    least: ClassVar[Mapping[str, int]] = {**Tiling.least, "split": 1, "copying_warps": 1}
+
+    tile_m: int = 16
+    tile_k: int = _LINE
+    split: int = 1
+    copying_warps: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = (
+            not self.tile_m % _INSTRUCTION_M
+            and self.tile_m <= _MOST_M
+            and self.tile_n in _TILES_N
+            and not self.tile_k % _LINE
+        )
+        if not whole:
+            raise InputError(
+                f"The template {self.template} has tiles of 8 to 256 rows, a multiple of 8, of 64, "
+                f"128 or 256 columns, and of a multiple of 64 products, not {self.tile_m} x "
+                f"{self.tile_n} x {self.tile_k}."
+            )
+        if self.blocks or self.split > MAX_BLOCKS_OF_CLUSTER:
+            raise InputError(
+                f"The template {self.template} has a cluster of 1 to {MAX_BLOCKS_OF_CLUSTER} "
+                f"blocks for each tile: blocks must be 0, and split no more than that, not "
+                f"{self.blocks} and {self.split}."
+            )
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
+        if gemm.M > _MOST_M:
+            return
+        heights = [
+            math.ceil(gemm.M / count / _INSTRUCTION_M) * _INSTRUCTION_M
+            for count in ((1, 2) if gemm.M > WARPGROUP_ROWS else (1,))
+        ]
+        tried = set()
+        splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
+        copying = (1,) if _mapped(gemm) else _COPYING_WARPS
+        for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
+            heights, _TILES_N, _TILES_K, splits, _RESIDENT, copying
+        ):
+            base = cls(
+                tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, split=split, copying_warps=warps
+            )
+            room = card.shared_bytes // resident - card.reserved_shared_bytes
+            room = min(room, card.shared_bytes_of_block) - ALIGNMENT_BYTES
+            stages = room // (base.loaded_bytes(gemm) + _BARRIER_BYTES)
+            stages = min(stages, _MAX_STAGES, max(2, base.max_steps(gemm)))
+            if split > base.steps(gemm) or stages < 2:
+                continue
+            chosen = replace(base, stages=stages)
+            if chosen not in tried and chosen.resident(gemm, card):
+                tried.add(chosen)
+                yield chosen
+
+    @property
+    def cluster_blocks(self) -> int:
+        return self.split
+
+    def max_steps(self, gemm: Gemm) -> int:
+        """Return the steps of the block that has the most."""
+        return math.ceil(self.steps(gemm) / self.split)
+
+    @property
+    def consumers(self) -> int:
+        """The warpgroups that multiply."""
+        return self.tile_n // WARPGROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * self.consumers + WARP_LANES * self.copying_warps
+
+    def registers(self, gemm: Gemm) -> int:
+        consumer = self.tile_m // 2 + _CONSUMER_REGISTERS
+        return consumer if _mapped(gemm) else max(consumer, _COPIER_REGISTERS)
+
+    def _side_of_a(self, gemm: Gemm) -> int:
+        """Return the rows of C in a stage; of A by columns, whole lines are copied."""
+        return math.ceil(self.tile_m / _LINE) * _LINE if gemm.a_transposed else self.tile_m
+
+    def loaded_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes of a stage."""
+        return gemm.element_bytes * self.tile_k * (self._side_of_a(gemm) + self.tile_n)
+
+    def _copied_bytes(self, gemm: Gemm) -> int:
+        """Return the bytes of a stage that threads copy."""
+        lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
+        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
+        return gemm.element_bytes * self.tile_k * lines
+
+    def dynamic_bytes(self, gemm: Gemm) -> int:
+        """Return a block's dynamic shared memory: stages, later sums, and room to align them."""
+        sums = 4 * self.tile_m * (self.tile_n + 4)
+        return max(self.stages * self.loaded_bytes(gemm), sums) + ALIGNMENT_BYTES
+
+    def shared_bytes(self, gemm: Gemm) -> int:
+        """Return the shared memory of a block with its barriers, which the kernel declares."""
+        return self.dynamic_bytes(gemm) + _BARRIER_BYTES * self.stages
+
+    def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
+        """Return the clock cycles that the product is expected to take.
+
+        Blocks that run at once share what memory gives. One that is alone on its multiprocessor
+        gets what its stages hold in each latency, or what the L2 gives a multiprocessor.
+        """
+        costs = costs or costs_of(self.family)
+        resident = self.resident(gemm, card)
+        clusters = _CLUSTER_AREA * resident // self.split
+        at_once = max(1, clusters * card.multiprocessors // _CLUSTER_AREA)
+        waves, rest = divmod(self.tiles(gemm), at_once)
+        steps = self.max_steps(gemm)
+        loaded = self.loaded_bytes(gemm)
+        instruction = WARPGROUP_ROWS * _DEPTH * self.tile_m / PRODUCTS_PER_CYCLE
+        read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
+        busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
+
+        # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
+        batches = self._copied_bytes(gemm) / (_LOADED_AT_ONCE_BYTES * self.copying_warps)
+        waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
+
+        def steps_cycles(count: int) -> float:
+            loading = count * loaded / costs.loaded_bytes_per_cycle
+            multiplying = count * busy * costs.product_share
+            return steps * max(loading, waiting, multiplying, costs.step_cycles)
+
+        beside = costs.first_cycles
+        total = waves * (steps_cycles(resident) + beside)
+        if rest:
+            count = math.ceil(rest * self.split / card.multiprocessors)
+            total += steps_cycles(count) + beside
+        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
+        total = max(total, moved + beside)
+        if self.split > 1:
+            total += costs.cluster_cycles
+        summing = 4 * self.tile_m * self.tile_n * (1 + 1 / self.split)
+        return float(costs.start_cycles + total + summing / costs.parts_bytes_per_cycle)
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        self.check_mode(gemm)
+        kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
+        count = self.tile_m // 2
+        shape = f"m64n{self.tile_m}k16.f32.{kind}.{kind}"
+        left, right, add = places_after(count, 1, 1, 1)
+        constants: dict[str, Constant] = {
+            "LDA": gemm.lda,
+            "LDB": gemm.ldb,
+            "SPLIT": self.split,
+            "CLUSTERED": self.split > 1,
+            "CONSUMERS": self.consumers,
+            "COPYING_WARPS": self.copying_warps,
+            "A_MAPPED": can_be_mapped(gemm, gemm.lda),
+            "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
+            "LEFT_PLACE": left,
+            "RIGHT_PLACE": right,
+            "ADD_PLACE": add,
+            "LEFT_ALONG": f'"{int(not gemm.b_transposed)}"',
+            "RIGHT_ALONG": f'"{int(gemm.a_transposed)}"',
+        }
+        texts = ("hopper/barriers", "gemm/skinny")
+        return tiled_kernel(
+            gemm, self, constants, texts, self.dynamic_bytes(gemm), self._tensor_maps(gemm)
+        )
+
+    def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
+        """Return the tensor maps of the matrices that can be mapped."""
+        maps = []
+        if can_be_mapped(gemm, gemm.lda):
+            dims = (gemm.M, gemm.K) if gemm.a_transposed else (gemm.K, gemm.M)
+            height = self.tile_k if gemm.a_transposed else self.tile_m
+            maps.append(matrix_map("A", gemm, dims, gemm.lda, height))
+        if can_be_mapped(gemm, gemm.ldb):
+            dims = (gemm.K, gemm.N) if gemm.b_transposed else (gemm.N, gemm.K)
+            height = self.tile_n if gemm.b_transposed else self.tile_k
+            maps.append(matrix_map("B", gemm, dims, gemm.ldb, height))
+        return tuple(maps)
+
+
+def _mapped(gemm: Gemm) -> bool:
+    """Return whether tensor maps can describe both A and B."""
+    return can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb)

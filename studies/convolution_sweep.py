@@ -1,0 +1,517 @@
+"""Time the first kernels of the estimate, and cuDNN, in many convolutions on one card.
+
+    python studies/convolution_sweep.py TRIALS.json.gz [--compile] [--seconds S] [--modes LIST]
+
+Each convolution (case1 to case7, layers of ResNet and YOLO, and twelve drawn ones that nothing was
+tuned for) is computed in each mode and layout by some kernels of the templates: the first ones of
+the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
+conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
+first a short window for each kernel, then the best two beside cuDNN in turns, five windows each, of
+which the median is stored. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both layouts. In
+bfloat16, only the tiles that were best in float16 are tried.
+
+With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
+best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import itertools
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from study_command import in_one_sentence, study_parser
+
+from pytest_gpuenergy.devices.cuda.binders import bind
+from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
+from pytest_gpuenergy.devices.cuda.compilers import Binary
+from pytest_gpuenergy.kernels import Job, Kernel
+from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.tuners import TEMPLATES
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, network
+
+CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+"""The resources of an H100 and of an H200."""
+MODES = ("3xtf32", "tf32", "float16", "bfloat16")
+_DRAWN, _SEED = 12, 45
+_KERNELS_OF_A_WAY = {1: 8, 2: 5}
+_KERNELS_OF_OTHERS = 2
+_WINDOW_S, _ROUNDS = 0.002, 5
+_HEATING_S = 0.25
+_LAUNCHES_OF_A_GRAPH = 20
+
+
+def drawn_layers() -> list[Conv2d]:
+    """Return twelve convolutions with drawn sizes that nothing was tuned for."""
+    drawn, layers = random.Random(_SEED), []
+    while len(layers) < _DRAWN:
+        window = drawn.choice((1, 3, 3, 3, 5, 7))
+        dilation = drawn.choice((1, 1, 1, 2)) if window > 1 else 1
+        height = drawn.randint(10, 120)
+        sizes = (
+            *(drawn.choice((1, 1, 2, 4, 8)), height, height + drawn.randint(-9, 9)),
+            *(drawn.randint(24, 400), drawn.randint(3, 400)),
+            *(window, window, drawn.choice((1, 1, 2)), window * dilation // 2, dilation),
+        )
+        conv = Conv2d.of(f"drawn{len(layers) + 1:02}", *sizes)
+        if 2e8 < conv.flops < 2e10:
+            layers.append(conv)
+    return layers
+
+
+def swept_layers() -> list[Conv2d]:
+    """Return all convolutions of the sweep; of layers of the same sizes, the first."""
+    found: dict[object, Conv2d] = {}
+    for conv in (
+        *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
+        *drawn_layers(),
+    ):
+        found.setdefault(conv.shape, conv)
+    return list(found.values())
+
+
+@functools.cache
+def offered(conv: Conv2d) -> list[Any]:
+    """Return parameters worth a trial: the first of each way to copy, with different tiles."""
+    ways: dict[tuple[object, ...], list[Any]] = {}
+    for kind in TEMPLATES.values():
+        if kind.computes(conv) and kind.suits(CARD):
+            for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
+                numbers = one.numbers
+                copies = ("boxed", "packed", "unrolled", "line")
+                way = (kind.template, *(numbers.get(name) for name in copies))
+                ways.setdefault(way, []).append(one)
+    of_hopper = sum(way[0] == "implicit" for way in ways)
+    chosen = []
+    for way, ranked in ways.items():
+        most = _KERNELS_OF_A_WAY.get(of_hopper, 4) if way[0] == "implicit" else _KERNELS_OF_OTHERS
+        names = ("tile_p", "tile_c", "consumers", "splits", "per_multiprocessor", "deep")
+        tiles: dict[tuple[object, ...], Any] = {}
+        for one in ranked:
+            tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
+        chosen += list(tiles.values())[:most]
+    return chosen
+
+
+def packing_of(conv: Conv2d) -> Kernel | None:
+    """Return the launch alone that packs for a convolution; None if no kernel has one."""
+    for one in offered(conv):
+        if one.numbers.get("packed"):
+            kernel = one.kernel(conv)
+            return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
+    return None
+
+
+@dataclass
+class Sweep:
+    """The trials of all convolutions.
+
+    Attributes:
+        path: the file to write.
+        modes: the modes.
+        pools: the compilers.
+        seconds: how long the energy of each finalist is measured; 0 for not at all.
+        rows: what was measured: kernels, and finalists beside cuDNN.
+        compiled: the machine code of kernels.
+        best: the best parameters of each convolution in float16, by its layout and shape.
+    """
+
+    path: Path
+    modes: Sequence[str]
+    pools: CompilerPools
+    seconds: float
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    compiled: dict[str, Future[Binary]] = field(default_factory=dict)
+    best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
+
+    def candidates(self, conv: Conv2d) -> list[tuple[Any, Kernel]]:
+        """Return parameters and their kernels."""
+        some = self.best.get((conv.layout, conv.shape)) if conv.mode == "bfloat16" else None
+        found = []
+        for one in offered(conv) if some is None else some:
+            with suppress(Exception):
+                found.append((one, one.kernel(conv)))
+        return found
+
+    def varied(self, layers: Sequence[Conv2d]) -> Iterator[tuple[Conv2d, str, list[Conv2d]]]:
+        """Yield each layer and mode, with the convolutions of both layouts."""
+        for mode in self.modes:
+            for layer in layers:
+                convs = [layer.varied(mode=mode, layout=layout) for layout in CONV_LAYOUTS]
+                yield layer, mode, convs
+
+    def compile(self, layers: Sequence[Conv2d]) -> None:
+        """Begin to compile all kernels whose parameters are known."""
+        for _, mode, convs in self.varied(layers):
+            for conv in convs if mode != "bfloat16" or "float16" not in self.modes else ():
+                for _, kernel in self.candidates(conv):
+                    self.submit(kernel)
+                if (packing := packing_of(conv)) is not None:
+                    self.submit(packing)
+
+    def submit(self, kernel: Kernel) -> Future[Binary]:
+        """Begin to compile a kernel, once."""
+        if kernel.digest not in self.compiled:
+            future = self.pools.submit(kernel)
+            assert future is not None
+            self.compiled[kernel.digest] = future
+        return self.compiled[kernel.digest]
+
+    def store(self, **more: object) -> None:
+        """Write what has been measured so far."""
+        text = json.dumps({**more, "rows": self.rows}, separators=(",", ":"))
+        self.path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+class Card:
+    """The card: runs kernels and PyTorch's conv2d on one stream, in CUDA graphs."""
+
+    def __init__(self) -> None:
+        import cupy
+        import pynvml
+        import torch
+
+        self.cupy, self.torch = cupy, torch
+        pynvml.nvmlInit()
+        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
+        uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+        self._nvml = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        torch.backends.cudnn.benchmark = True
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        torch.cuda.set_stream(torch.cuda.ExternalStream(self.stream.ptr))
+
+    def random(self, shape: Sequence[int], dtype: str) -> Any:
+        """Return normally distributed numbers in a tensor."""
+        return self.torch.randn(*shape, device="cuda").to(getattr(self.torch, dtype))
+
+    def bytes_of(self, tensor: Any) -> Any:
+        """Return the memory of a contiguous tensor as a CuPy array."""
+        return self.cupy.asarray(tensor.reshape(-1).view(self.torch.uint8))
+
+    def graph(self, launch: Callable[[], object], launches: int) -> Any:
+        """Return a CUDA graph of launches; they ran before once."""
+        graph = self.torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        for _ in range(launches):
+            launch()
+        graph.capture_end()
+        return graph
+
+    def seconds(self, graph: Any, replays: int) -> float:
+        """Return the time of replays."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+    def power(self, graph: Any, graph_s: float, seconds: float) -> dict[str, Any]:
+        """Return watts and the time of a replay under a steady load.
+
+        The window begins and ends where the card's energy counter advances.
+        """
+        import pynvml
+
+        batch = max(1, round(0.004 / graph_s))
+        pending, points, done = [], [], 0
+        begin = time.perf_counter()
+        last = None
+        while True:
+            for _ in range(batch):
+                graph.replay()
+            event = self.torch.cuda.Event()
+            event.record()
+            pending.append(event)
+            if len(pending) > 2:
+                pending.pop(0).synchronize()
+                done += batch
+            millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._nvml)
+            now = time.perf_counter()
+            if last is not None and millijoules != last and now - begin > _HEATING_S:
+                points.append((now, millijoules, done))
+                if now - points[0][0] > seconds:
+                    break
+            last = millijoules
+        self.stream.synchronize()
+        (t0, e0, n0), (t1, e1, n1) = points[0], points[-1]
+        temperature = pynvml.nvmlDeviceGetTemperature(self._nvml, pynvml.NVML_TEMPERATURE_GPU)
+        clock = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
+        of_parts = [
+            (after[1] - before[1]) / 1000 / (after[0] - before[0])
+            for before, after in itertools.pairwise(points)
+        ]
+        return {
+            "watts": round((e1 - e0) / 1000 / (t1 - t0), 2),
+            "watts_of_parts": [round(watts, 1) for watts in of_parts],
+            "graph_us": (t1 - t0) / (n1 - n0) * 1e6,
+            "celsius": temperature,
+            "sm_mhz": clock,
+        }
+
+
+class Tensors:
+    """The tensors of a convolution in both layouts, with the reference in float64."""
+
+    def __init__(self, card: Card, layer: Conv2d, dtype: str) -> None:
+        s, torch = layer.shape, card.torch
+        self.card, self.layer = card, layer
+        self.data = card.random((s.N, s.CI, s.H, s.W), dtype)
+        self.weight = card.random((s.CO, s.CI // s.groups, s.KH, s.KW), dtype)
+        self.options = {
+            "stride": s.strides,
+            "padding": s.padding,
+            "dilation": s.dilation,
+            "groups": s.groups,
+        }
+        benchmark = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = False
+        self.reference = torch.nn.functional.conv2d(
+            self.data.double(), self.weight.double(), **self.options
+        )
+        torch.backends.cudnn.benchmark = benchmark
+        self.last = {
+            name: tensor.contiguous(memory_format=torch.channels_last)
+            for name, tensor in (("data", self.data), ("weight", self.weight))
+        }
+
+    def payloads(self, conv: Conv2d, kernel: Kernel) -> tuple[dict[str, Any], Any]:
+        """Return the memory of all tensors by name, and the output."""
+        torch = self.card.torch
+        if conv.layout == "nhwc":
+            inputs = {name: one.permute(0, 2, 3, 1) for name, one in self.last.items()}
+        else:
+            inputs = {"data": self.data, "weight": self.weight}
+        shape = [
+            self.reference.shape[i]
+            for i in ((0, 2, 3, 1) if conv.layout == "nhwc" else (0, 1, 2, 3))
+        ]
+        output = torch.full(shape, float("nan"), dtype=self.data.dtype, device="cuda")
+        payloads = {name: self.card.bytes_of(one) for name, one in inputs.items()}
+        payloads["output"] = self.card.bytes_of(output)
+        for workspace in kernel.workspaces:
+            payloads[workspace.name] = self.card.cupy.zeros(workspace.nbytes, "uint8")
+        return payloads, output
+
+    def error(self, conv: Conv2d, output: Any) -> float:
+        """Return the largest error relative to the greatest element of the reference."""
+        found = output.permute(0, 3, 1, 2) if conv.layout == "nhwc" else output
+        reference = self.reference
+        return float((found.double() - reference).abs().max() / reference.abs().max())
+
+    def cudnn(self, layout: str) -> Callable[[], object]:
+        """Return PyTorch's conv2d in a layout, after it has chosen an algorithm."""
+        functional = self.card.torch.nn.functional
+        data, weight = (
+            (self.last["data"], self.last["weight"])
+            if layout == "nhwc"
+            else (self.data, self.weight)
+        )
+        return lambda: functional.conv2d(data, weight, **self.options)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Something that is launched, in a CUDA graph.
+
+    Attributes:
+        row: what is stored of it.
+        graph: the graph.
+        launches: its launches.
+        seconds: the time of a replay.
+        parts: what must stay alive with it.
+    """
+
+    row: dict[str, Any]
+    graph: Any
+    launches: int
+    seconds: float
+    parts: Any
+
+
+def timed(card: Card, launch: Callable[[], object], row: dict[str, Any], parts: object) -> Timed:
+    """Return a launch in a graph, timed in a short window."""
+    for _ in range(3):
+        launch()
+    card.stream.synchronize()
+    graph = card.graph(launch, _LAUNCHES_OF_A_GRAPH)
+    card.seconds(graph, 1)
+    best = min(card.seconds(graph, 1) for _ in range(3))
+    return Timed(row, graph, _LAUNCHES_OF_A_GRAPH, best, parts)
+
+
+def loaded(card: Card, tensors: Tensors, conv: Conv2d, kernel: Kernel, binary: Binary) -> Any:
+    """Return the function that launches a kernel, and its output."""
+    payloads, output = tensors.payloads(conv, kernel)
+    (launch,) = bind(card.cupy, Job.of(kernel, conv), binary, [payloads])
+    return launch, output, payloads
+
+
+def trials_of(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> list[Timed]:
+    """Return the kernels of a convolution, the fastest first."""
+    found = []
+    for parameters, kernel in sweep.candidates(conv):
+        row = {"name": conv.name, "mode": conv.mode, "layout": conv.layout}
+        row |= {"template": parameters.template, "numbers": parameters.numbers}
+        row["estimate"] = round(parameters.cycles(conv, CARD))
+        sweep.rows.append(row)
+        try:
+            binary = sweep.submit(kernel).result()
+            launch, output, payloads = loaded(card, tensors, conv, kernel, binary)
+            launch()
+            card.stream.synchronize()
+            row["error"] = tensors.error(conv, output)
+            if not row["error"] <= conv.error_bound.max_relative:
+                row["fault"] = f"error above the bound of {conv.error_bound.max_relative:.3g}"
+                continue
+            one = timed(card, launch, row, (payloads, output, parameters, launch))
+        except (KernelFault, RuntimeError, card.cupy.cuda.driver.CUDADriverError) as error:
+            row["fault"] = str(error)[:200]
+            if "illegal" in str(error):
+                raise
+            continue
+        row["us"] = round(one.seconds / one.launches * 1e6, 3)
+        found.append(one)
+    found.sort(key=lambda one: one.seconds)
+    if conv.mode == "float16":
+        sweep.best[conv.layout, conv.shape] = best = [one.parts[2] for one in found[:2]]
+        for parameters in best if "bfloat16" in sweep.modes else ():
+            sweep.submit(parameters.kernel(conv.varied(mode="bfloat16")))
+    return found
+
+
+def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
+    """Time finalists in turns, and store the medians; then the energy of the best ones."""
+    times: list[list[float]] = [[] for _ in some]
+    for _ in range(_ROUNDS):
+        for one, own in zip(some, times, strict=True):
+            replays = max(1, round(_WINDOW_S / one.seconds))
+            own.append(card.seconds(one.graph, replays) / replays / one.launches)
+    for one, own in zip(some, times, strict=True):
+        one.row["final_us"] = round(statistics.median(own) * 1e6, 3)
+        if sweep.seconds and one.row.get("first"):
+            drawn = card.power(one.graph, one.seconds, sweep.seconds)
+            one.row["steady_us"] = us = round(drawn.pop("graph_us") / one.launches, 4)
+            one.row.update(drawn)
+            one.row["mj"] = round(drawn["watts"] * us / 1000, 4)
+
+
+def packing_us(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> float | None:
+    """Return the time of the launch that packs, alone; None if no kernel has one."""
+    packing = packing_of(conv)
+    if packing is None:
+        return None
+    binary = sweep.submit(packing).result()
+    launch, output, payloads = loaded(card, tensors, conv, packing, binary)
+    one = timed(card, launch, {}, (output, payloads, launch))
+    return round(one.seconds / one.launches * 1e6, 3)
+
+
+def converted_us(card: Card, tensors: Tensors) -> dict[str, float]:
+    """Return the times of PyTorch's conversions of layout: input, weight and output."""
+    torch, found = card.torch, {}
+    output = tensors.reference.to(tensors.data.dtype).contiguous(memory_format=torch.channels_last)
+    for name, tensor, form in (
+        ("data", tensors.data, torch.channels_last),
+        ("weight", tensors.weight, torch.channels_last),
+        ("output", output, torch.contiguous_format),
+    ):
+
+        def convert(tensor: Any = tensor, form: Any = form) -> object:
+            return tensor.contiguous(memory_format=form)
+
+        one = timed(card, convert, {}, ())
+        found[name] = round(one.seconds / one.launches * 1e6, 3)
+    return found
+
+
+def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) -> None:
+    """Measure all convolutions, until the time is over."""
+    torch = card.torch
+    properties = torch.cuda.get_device_properties(0)
+    about = {
+        "gpu": properties.name,
+        "driver": card.driver,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "layers": {conv.name: [*vars(conv.shape).values()] for conv in layers},
+    }
+    for layer, mode, convs in sweep.varied(layers):
+        if time.monotonic() > until:
+            sweep.rows.append({"missed": f"{layer.name} in {mode}"})
+            continue
+        torch.backends.cudnn.allow_tf32 = mode == "tf32"
+        torch.backends.cuda.matmul.allow_tf32 = mode == "tf32"
+        tensors = Tensors(card, layer, convs[0].dtype)
+        some: list[Timed] = []
+        for conv in convs:
+            ranked = trials_of(card, sweep, tensors, conv)
+            for one in ranked[:1]:
+                one.row["first"] = True
+                one.row["packing_us"] = packing_us(card, sweep, tensors, conv)
+            some += ranked[:2]
+        for layout in CONV_LAYOUTS:
+            row = {"name": layer.name, "mode": mode, "layout": layout, "cudnn": True, "first": True}
+            sweep.rows.append(row)
+            some.append(timed(card, tensors.cudnn(layout), row, tensors))
+            if mode in ("tf32", "float16") and layout == "nchw":
+                row["converted_us"] = converted_us(card, tensors)
+        finals(card, sweep, some)
+        sweep.store(**about)
+        del some, tensors
+        torch.cuda.empty_cache()
+    sweep.store(**about)
+
+
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
+    """Compile or measure."""
+    parser = study_parser(__doc__)
+    parser.add_argument("trials", type=Path, help="the file to write")
+    parser.add_argument("--compile", action="store_true", help="only compile")
+    parser.add_argument("--seconds", type=float, default=0.0, help="measure energy for so long")
+    parser.add_argument("--modes", default=",".join(MODES), help="default: %(default)s")
+    parser.add_argument("--layers", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--after", type=Path, help="measure once this file exists")
+    parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
+    options = parser.parse_args(words)
+    begin = time.monotonic()
+    layers = swept_layers()
+    if options.layers:
+        layers = [conv for conv in layers if conv.name in options.layers.split(",")]
+    pools = CompilerPools("sm_90")
+    sweep = Sweep(options.trials, options.modes.split(","), pools, options.seconds)
+    try:
+        sweep.compile(layers)
+        if options.compile:
+            for future in sweep.compiled.values():
+                with suppress(KernelFault):
+                    future.result()
+            print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
+            return
+        while options.after and not options.after.exists():
+            time.sleep(0.1)
+        measure(Card(), sweep, layers, begin + options.budget)
+    finally:
+        pools.close()
+    finished = sum("us" in row for row in sweep.rows)
+    faults = sum("fault" in row for row in sweep.rows)
+    print(f"{finished} times, {faults} faults, {time.monotonic() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
