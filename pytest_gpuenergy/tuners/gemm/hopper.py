@@ -285,7 +285,7 @@ class HopperTiling(Tiling):
 
     def loaded_bytes(self, gemm: Gemm) -> int:
         """Return the bytes that a block copies for a step; the others of its cluster copy more."""
-        lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+        lines = self.copied_rows(gemm) + self.tile_n // self.cluster_m
         return gemm.element_bytes * self.tile_k * lines
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:

@@ -47,6 +47,7 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     """
 
     template: ClassVar[str] = "wgmma_float8"
+    family: ClassVar[str] = "float8"
     modes: ClassVar[tuple[Mode, ...]] = FLOAT8_MODES
     element_bytes: ClassVar[int] = 1
     slice_lines: ClassVar[int] = _LINES_OF_PATTERN
@@ -105,8 +106,8 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         busy = super().busy_cycles(gemm, costs)
         if gemm.accumulation == "fast":
             return busy
-        adding = self.tile_m * self.tile_n / WARPGROUP
-        return busy + adding if self.consumers == 1 else max(busy, adding)
+        adding = costs.sums_share * self.tile_m * self.tile_n / WARPGROUP
+        return max(busy, (busy + adding) / self.consumers)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         inner = multiplied(gemm)
