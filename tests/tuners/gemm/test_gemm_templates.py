@@ -185,7 +185,7 @@ ODD = {
     ),
     "wgmma_float8-linear": (
         replace(FLOAT8, tile_m=128, tile_n=192, consumers=2, cluster_n=2, blocks=3),
-        Gemm("g", 140, 133, 391, "tn", "e5m2", ldc=136, scaling="block", residual=True),
+        Gemm("g", 140, 133, 391, "tn", "e5m2", scaling="block", residual=True),
     ),
     "wgmma_float8-fast": (
         replace(FLOAT8, tile_n=128, stages=3, cluster_m=2, blocks=1, whole_tiles=True),
