@@ -35,7 +35,7 @@ _C_BOX_ROWS = 16
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _C_BOXES = 8
 """The boxes of a consumer: two for each of its warps."""
-_KINDS: Mapping[Mode, tuple[str, str]] = {
+KINDS: Mapping[Mode, tuple[str, str]] = {
     "float16": ("f16", "f16"),
     "bfloat16": ("bf16", "bf16"),
     "e4m3": ("e4m3", "bf16"),
@@ -119,7 +119,7 @@ class WgmmaParameters(HopperTiling):
         return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        kind, packed = _KINDS[gemm.mode]
+        kind, packed = KINDS[gemm.mode]
         shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {

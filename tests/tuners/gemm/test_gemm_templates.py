@@ -157,7 +157,8 @@ def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
     drawn = products(modes, most)
     if kind.max_capability == kind.min_capability:
         drawn = aligned_products(modes, most) | drawn
-    return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
+    refusal = getattr(kind, "refusal", lambda _: None)
+    return drawn.filter(lambda gemm: not refusal(gemm))
 
 
 def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
@@ -202,6 +203,14 @@ ODD = {
     "skinny-unaligned": (
         SkinnyParameters(tile_m=16, tile_n=128, stages=3, split=2, copying_warps=8),
         Gemm("g", 13, 133, 199, "tn", "float16", lda=203, ldb=202),
+    ),
+    "skinny-float8": (
+        SkinnyParameters(tile_m=16, tile_n=128, tile_k=128, stages=3, split=3),
+        Gemm("g", 13, 133, 1008, "tn", "e4m3", ldc=136, scaling="block", bias=True),
+    ),
+    "skinny-float8-fast": (
+        SkinnyParameters(tile_m=8, tile_n=64, tile_k=256, stages=2, split=2),
+        Gemm("g", 5, 133, 1008, "tn", "e5m2", scaling="row", accumulation="fast"),
     ),
     "skinny-columns": (
         replace(SKINNY, tile_m=72, split=2, copying_warps=4),
@@ -406,8 +415,8 @@ def test_all_offered_parameters_fit(template, data, factor):
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
     groups = tuple(factor * rows for rows in gemm.groups)
     larger = Gemm("g", *sizes, gemm.layout, gemm.mode, B=gemm.B, groups=groups)
-    rates = {"simt": 128, "wgmma": 2048, "skinny": 2048, "wgmma_float8": 4096}
-    products_per_cycle = rates.get(template, 1024)
+    rates = {"simt": 128, "wgmma": 2048, "skinny": 2048, "wgmma_float8": 2048}
+    products_per_cycle = rates.get(template, 1024) * (2 if larger.is_float8 else 1)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -600,6 +609,16 @@ FAULTS = {
         *(FLOAT8, replace(LONG_FLOAT8, scaling="block", quantize=True)),
         [("fmaxf(fabsf(four[2]), fabsf(four[3]))", "fabsf(four[2])")],
     ),
+    "skinny-float8-scale-of-another-row": (
+        replace(SKINNY, tile_m=16, tile_k=128),
+        replace(LONG_FLOAT8, M=16, K=304, lda=0, ldb=0, scaling="block"),
+        [("threadIdx.x % 4 * 2 + i % 2;", "threadIdx.x % 4 * 2;")],
+    ),
+    "skinny-float8-scale-of-another-step": (
+        replace(SKINNY, tile_k=128),
+        replace(LONG_FLOAT8, M=8, K=304, lda=0, ldb=0, scaling="block"),
+        [("      factors = next;\n", "")],
+    ),
     "wgmma_float8-turned-to-another-row": (
         *(FLOAT8, replace(LONG_FLOAT8, layout="nn", ldb=0)),
         [("four[j] = square[within + j][i];", "four[j] = square[within + j][i ^ 1];")],
@@ -741,7 +760,7 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("wgmma", "tf32", "float16, bfloat16"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
         ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
-        ("skinny", "tf32", "float16, bfloat16"),
+        ("skinny", "tf32", "float16, bfloat16, e4m3, e5m2"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):
@@ -773,6 +792,17 @@ def test_operands_that_are_stored_along_k_are_multiplied_as_they_are():
     kernel = FLOAT8.kernel(Gemm("g", 64, 64, 128, "tn", "e4m3"))
     assert [launch.entry for launch in kernel.launches] == ["gemm"]
     assert not kernel.workspaces
+
+
+@pytest.mark.parametrize(
+    "options", [{"layout": "nn"}, {"quantize": True}, {"K": 120, "lda": 0, "ldb": 0}]
+)
+def test_few_rows_of_8_bits_are_computed_only_where_they_are_copied_as_they_are(options):
+    gemm = replace(Gemm("g", 8, 64, 128, "tn", "e4m3"), **options)
+    with pytest.raises(InputError, match="only in layout tn, with rows a multiple of 16 bytes"):
+        replace(SKINNY, tile_k=128).kernel(gemm)
+    with pytest.raises(InputError, match="no steps of 64"):
+        SKINNY.kernel(Gemm("g", 8, 64, 128, "tn", "e4m3"))
 
 
 def test_a_that_is_stored_across_k_is_not_quantized():
