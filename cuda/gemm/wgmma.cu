@@ -308,29 +308,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Sums sums = {}, part;
     Place scaled = place_of(work.tile, rank);
     Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, work.begin);
+#else
+    Sums sums, &part = sums;
+    int before = 0;  // the stage of the step before
+#endif
     for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
-      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
+      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
+               PROMOTED || step == work.begin);
+#if PROMOTED
       // What the next step needs is on its way meanwhile.
       Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
       finish<0>(part);
       if (thread < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, thread));
       promote(sums, part, factors);
       factors = next;
-      ring.advance();
-    }
 #else
-    Sums sums;
-    int before = 0;  // the stage of the step before
-    for (int step = work.begin; step < work.end; ++step) {
-      wait(full[ring.stage], ring.parity);
-      multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
-               step == work.begin);
       finish<1>(sums);
       if (thread < SHARERS && step > work.begin) arrive_at(empty[before], sharer_of(rank, thread));
       before = ring.stage;
+#endif
       ring.advance();
     }
+#if !PROMOTED
     finish<0>(sums);
     if (thread < SHARERS) arrive_at(empty[before], sharer_of(rank, thread));
 #endif

@@ -537,7 +537,6 @@ WHOLE = replace(WGMMA, blocks=1, whole_tiles=True)
 FLOAT32, LONG = Gemm("g", 32, 32, 40), Gemm("g", 16, 16, 8192, mode="3xtf32")
 TF32_PRODUCT, BFLOAT16_PRODUCT = (Gemm("g", 32, 32, 80, mode=m) for m in ("tf32", "bfloat16"))
 LONG_FLOAT8 = Gemm("g", 72, 136, 300, "tn", "e4m3")
-NOT_PROMOTED = "b + ring.stage * further(B_STAGE), step == work.begin);"
 EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
 CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
 NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
@@ -597,7 +596,7 @@ FAULTS = {
     "wgmma_float8-not-promoted": (
         *(FLOAT8, replace(LONG_FLOAT8, K=4096, lda=0, ldb=0)),
         [
-            ("b + ring.stage * further(B_STAGE), true);", NOT_PROMOTED),
+            ("PROMOTED || step == work.begin);", "step == work.begin);"),
             ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
         ],
     ),
