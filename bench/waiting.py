@@ -3,6 +3,7 @@
 python bench/waiting.py
 python bench/waiting.py --rows help,collection --runs 5 --json waiting.json
 python bench/waiting.py --card --json waiting-card.json
+python bench/waiting.py --card --rows products,optimize --parts
 
 Run it on an idle machine. By default everything runs on the emulated GPU; with ``--card``, the
 rows of a real one are timed instead, under the power limit that it has. Each run of a row
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -35,7 +36,9 @@ BENCH_ITEMS = 875
 """The number of items of ``pytest bench`` under all caps of one card."""
 
 _TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-_RESULT = re.compile(r" (?:PASSED|FAILED|ERROR)\b")
+_RESULT = re.compile(r" (?:PASSED|FLAGGED|FAILED|ERROR)\b")
+_TRACED = re.compile(r"^\| +(\S.*?) +\| +([\d.]+) +\|", re.MULTILINE)
+"""A line of the table of times in a search's trace: an activity and its seconds."""
 _PRODUCTS = (
     "M=1280 N=1280 K=1280; M=3000 N=3000 K=3000 mode=bfloat16; M=1000 N=777 K=333 mode=3xtf32"
 )
@@ -76,12 +79,14 @@ class Waiting:
         cpu_s: the processor time of the command and all its children.
         first_s: from its start to the first item's result; None if it has no items.
         next_s: from the result of one item to that of the next, on average; None if there are none.
+        parts_s: the wall time of its parts, by name, where the command records them.
     """
 
     wall_s: float
     cpu_s: float
     first_s: float | None = None
     next_s: float | None = None
+    parts_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -197,16 +202,62 @@ def command_help(folder: Path) -> Waiting:
     )
 
 
+def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
+    """Return the phases of the first item of a report, and their means over the later ones.
+
+    ``else`` is the rest of the time until an item's result: what precedes the first item, and the
+    choice of its kernel. ``interval`` is no time, but half the width of the energy's, in per cent.
+    """
+    items = json.loads(path.read_text(encoding="utf-8"))["measurements"]
+    parts: dict[str, float] = {}
+    for name, group, seconds in (
+        ("first", items[:1], whole.first_s),
+        ("next", items[1:], whole.next_s),
+    ):
+        if not group or seconds is None:
+            continue
+        phases = dict.fromkeys(phase for item in group for phase in item["phases_s"])
+        means = {
+            phase: sum(item["phases_s"].get(phase, 0.0) for item in group) / len(group)
+            for phase in phases
+        }
+        parts |= {f"{name}: {phase}": mean for phase, mean in means.items()}
+        parts[f"{name}: else"] = seconds - sum(means.values())
+        widths = [
+            50 * (interval["high"] - interval["low"]) / item["energy_mj"]
+            for item in group
+            if (interval := item.get("energy_mj_ci95"))
+        ]
+        if widths:
+            parts[f"{name}: interval, per cent"] = median(widths)
+    return parts
+
+
+def search_parts(folder: Path) -> dict[str, float]:
+    """Return the seconds that the trace of a search names, each of the search's whole time."""
+    parts: dict[str, float] = {}
+    for path in sorted(folder.rglob("trace.md")):
+        _, _, times = path.read_text(encoding="utf-8").partition("Wall time of the latest run")
+        for what, seconds in _TRACED.findall(times):
+            parts[what] = parts.get(what, 0.0) + float(seconds)
+    return parts
+
+
 def products(folder: Path) -> Waiting:
     """Measure products of which there are no records."""
+    report = folder / "products.json"
     words = ("--gemm", _PRODUCTS, "-k", "template and nn", "--powercap", "current")
-    return timed((*_PYTEST, "bench/test_gemm.py", "-v", *words), ROOT, folder)
+    command = (*_PYTEST, "bench/test_gemm.py", "-v", *words, "--gpuenergy-json", str(report))
+    found = timed(command, ROOT, folder)
+    return replace(found, parts_s=item_parts(report, found))
 
 
 def products_again(folder: Path) -> Waiting:
     """Measure them a second time, when their kernels have been chosen."""
-    products(folder)
-    return products(folder)
+    cold = products(folder)
+    warm = products(folder)
+    earlier = {f"before: {name}": seconds for name, seconds in cold.parts_s.items()}
+    return replace(warm, parts_s=warm.parts_s | earlier)
 
 
 def optimize(folder: Path) -> Waiting:
@@ -217,7 +268,8 @@ def optimize(folder: Path) -> Waiting:
     (folder / "layernorm.json").write_text(json.dumps(spec), encoding="utf-8")
     shutil.copy(kernels / spec["file"], folder)
     words = ("layernorm.json", "--no-llm", "--budget-builds", "12", "--objective", "edp")
-    return timed((*_COMMAND, "optimize", *words), folder, folder)
+    found = timed((*_COMMAND, "optimize", *words), folder, folder)
+    return replace(found, parts_s=search_parts(folder / "out"))
 
 
 def ab(folder: Path) -> Waiting:
@@ -313,6 +365,10 @@ def median_waiting(runs: Sequence[Waiting]) -> Waiting:
         median(run.cpu_s for run in runs),
         median_of("first_s"),
         median_of("next_s"),
+        {
+            part: median(run.parts_s[part] for run in runs if part in run.parts_s)
+            for part in dict.fromkeys(part for run in runs for part in run.parts_s)
+        },
     )
 
 
@@ -333,6 +389,16 @@ def table(results: Sequence[tuple[Row, Waiting]], *, emulated: bool) -> str:
             f"| {row.goal} |"
         )
     return "\n".join(lines)
+
+
+def parts_table(results: Sequence[tuple[Row, Waiting]]) -> str:
+    """Return the parts of the results as a table in Markdown; no text without any."""
+    rows = [
+        f"| {row.name} | {part} | {seconds:.2f} |"
+        for row, waiting in results
+        for part, seconds in waiting.parts_s.items()
+    ]
+    return "\n".join(["", "| row | part | s |", "|---|---|---:|", *rows]) if rows else ""
 
 
 def chosen_rows(words: str, *, on_card: bool) -> list[Row]:
@@ -358,6 +424,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--card", action="store_true", help="time the rows of a real GPU, the first of this machine"
     )
+    parser.add_argument(
+        "--parts", action="store_true", help="print also the parts of each row that are recorded"
+    )
     arguments = parser.parse_args(words)
     document = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -377,6 +446,8 @@ def main(words: Sequence[str] | None = None) -> int:
             arguments.json.write_text(json.dumps(document, indent=1) + "\n")
     print(f"{document['date']}, {document['machine']}, load {document['load']:.1f}\n")
     print(table(results, emulated=not arguments.card))
+    if arguments.parts:
+        print(parts_table(results))
     return 0
 
 

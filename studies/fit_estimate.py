@@ -119,7 +119,8 @@ class Trial:
         """What the trials have in common that may be compared."""
         kind = "records" if self.source == "records" else self.source
         scales = (self.gemm.scaling, self.gemm.accumulation, self.gemm.quantize)
-        return kind, self.gpu, self.size, self.gemm.layout, self.gemm.mode, *scales
+        several = self.gemm.B, self.gemm.groups
+        return kind, self.gpu, self.size, self.gemm.layout, several, self.gemm.mode, *scales
 
     @cached_property
     def cycles(self) -> float:
@@ -350,13 +351,19 @@ _ALL: dict[str, tuple[float, float]] = {
     "latency_cycles": (700, 0.5),
     "first_cycles": (1000, 0.5),
     "stored_bytes_per_cycle": (8, 0.7),
-    "launch_cycles": (10_000, 0.15),
+    "launch_cycles": (8_000, 0.4),
     "parts_bytes_per_cycle": (16, 0.5),
     "sharing_share": (1.05, 0.05),
     "start_cycles": (1500, 0.5),
 }
 EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
-    "mma": {**_ALL, "busy_warps": (12, 0.3), "split_share": (4.0, 0.5)},
+    "mma": {
+        **_ALL,
+        "busy_warps": (12, 0.3),
+        "split_share": (4.0, 0.5),
+        "copy_instructions": (3, 0.5),
+        "kept_instructions": (6, 0.7),
+    },
     "hopper": {
         **_ALL,
         "cluster_cycles": (500, 1.0),
@@ -366,6 +373,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "split_share": (1.0, 1.0),
         "transposed_share": (1.0, 1.0),
         "turns_share": (1.0, 0.1),
+        "waiting_cycles": (150, 1.0),
     },
     "float8": {
         **_ALL,

@@ -39,7 +39,7 @@ from pytest_gpuenergy.support import InputError
 PEER = "cublas"
 """What the others' times are compared with."""
 _SIZES = ("M", "N", "K")
-_LEADING = ("lda", "ldb", "ldc")
+_MORE = ("B", "groups", "lda", "ldb", "ldc")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Product:
     layout: str
     sizes: tuple[int, int, int]
     distribution: str
-    leading: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> Product:
@@ -62,15 +62,15 @@ class Product:
             str(parameters["layout"]),
             (m, n, k),
             str(parameters.get("distribution", "normal")),
-            tuple(f"{name} {parameters[name]}" for name in _LEADING if name in parameters),
+            tuple(f"{name} {parameters[name]}" for name in _MORE if name in parameters),
         )
 
     @property
     def size(self) -> str:
-        """``1024`` for a cube, otherwise ``512 x 256 x 640``; then leading dimensions, if any."""
+        """``1024`` for a cube, otherwise ``512 x 256 x 640``; then what `_MORE` names, if any."""
         cube = len(set(self.sizes)) == 1
         sizes = str(self.sizes[0]) if cube else " x ".join(map(str, self.sizes))
-        return ", ".join([sizes, *self.leading])
+        return ", ".join([sizes, *self.more])
 
 
 Row = dict[str, Measurement]

@@ -52,7 +52,7 @@ LayoutAttribute = IntEnum("LayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFS
 
 
 class CublasError(Exception):
-    """A status of cuBLASLt."""
+    """A status of cuBLASLt or cuBLAS."""
 
 
 class Results(np.ndarray[Any, Any]):
@@ -77,6 +77,7 @@ class HostCublas:
         refused: numbers of algorithms that it does not have for these matrices.
         loads: whether there is a library behind nvmath.
         launched: numbers of the algorithms that were launched.
+        calls: what cuBLAS was told before it multiplied groups.
     """
 
     offered: list[tuple[int, int]]
@@ -87,6 +88,7 @@ class HostCublas:
     loads: bool = True
     launched: set[int] = field(default_factory=set)
     objects: list[Any] = field(default_factory=list)
+    calls: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def module(self) -> Any:
@@ -125,6 +127,49 @@ class HostCublas:
             matmul_algo_cap_get_attribute=self._cap,
             matmul=self._matmul,
         )
+
+    @property
+    def cublas(self) -> Any:
+        """The stand-in for ``nvmath.bindings.cublas``."""
+        return SimpleNamespace(
+            ComputeType=ComputeType,
+            cuBLASError=CublasError,
+            create=self._create,
+            set_stream=lambda _, stream: self.calls.append(("stream", stream)),
+            set_workspace=lambda _, __, size: self.calls.append(("workspace", size)),
+            gemm_grouped_batched_ex=self._grouped,
+        )
+
+    def _grouped(
+        self, _: int, transa: Any, transb: Any, m: Any, n: Any, k: Any, *rest: Any
+    ) -> None:
+        alpha, first, _, lda, second, _, ldb, beta, result, kind, ldc, count, sizes, _ = rest
+        if 7 in self.refused:
+            raise CublasError("NOT_SUPPORTED (15)")
+        assert sizes == [1] * count
+        assert set(at(alpha, np.dtype("f4"), count)) == {1.0}
+        assert set(at(beta, np.dtype("f4"), count)) == {0.0}
+        turned = np.array([transa, transb, [0] * count])
+        shapes = [[(m, k), (k, n), (m, n)] for m, n, k in zip(m, n, k, strict=True)]
+        tensors = list(zip((first, second, result), (lda, ldb, ldc), strict=True))
+
+        def multiply() -> None:
+            for group in range(count):
+                one, other, product = (
+                    self._made({"layout": (kind, *shape[:: -1 if turn else 1], leading[group])})
+                    for shape, turn, (_, leading) in zip(
+                        shapes[group], turned[:, group], tensors, strict=True
+                    )
+                )
+                a, b, c = (
+                    int(at(pointers, np.dtype("u8"), count)[group]) for pointers, _ in tensors
+                )
+                left, right = self._numbers(a, one, 0), self._numbers(b, other, 0)
+                left = left.T if transa[group] else left
+                right = right.T if transb[group] else right
+                self._stored(c, product, 0)[:] = rounded_to(left @ right, TYPES[kind][0])
+
+        self.run(multiply)
 
     def _create(self) -> int:
         if not self.loads:
@@ -246,15 +291,15 @@ def number_at(algorithm: int) -> int:
 def host_cublas(*offered: tuple[int, int]) -> Iterator[HostCublas]:
     """Within the context, replace nvmath by this stand-in."""
     host = HostCublas(list(offered))
-    bindings = SimpleNamespace(
-        cublasLt=host.module, cublas=SimpleNamespace(ComputeType=ComputeType)
-    )
+    bindings = SimpleNamespace(cublasLt=host.module, cublas=host.cublas)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "nvmath", SimpleNamespace(bindings=bindings))
         patch.setitem(sys.modules, "nvmath.bindings", bindings)
         patch.setitem(sys.modules, "nvmath.bindings.cublas", bindings.cublas)
         cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
+        cublas._cublas_handle.cache_clear()
         yield host
         cublas.matmul_plan.cache_clear()
         cublas._handle.cache_clear()
+        cublas._cublas_handle.cache_clear()

@@ -11,17 +11,24 @@ template <int ROWS_COPIED, int LENGTH, int DISTANCE, int TO_ROW>
 __device__ void pad_rows(const Element* __restrict__ from, Element* __restrict__ to) {
   constexpr int PIECE = 4 / sizeof(Element), PIECES = (LENGTH + PIECE - 1) / PIECE;
   constexpr unsigned COUNT = static_cast<unsigned>(ROWS_COPIED) * PIECES;
+  unsigned first = blockIdx.x * PIECES_OF_THREAD * 256 + threadIdx.x;
+  alignas(4) Element pieces[PIECES_OF_THREAD][PIECE];  // all are read before one is written
+#pragma unroll
   for (int k = 0; k < PIECES_OF_THREAD; ++k) {
-    unsigned i = (blockIdx.x * PIECES_OF_THREAD + k) * 256 + threadIdx.x;
-    if (i >= COUNT) break;
+    unsigned i = first + k * 256;
     int row = i / PIECES, column = i % PIECES * PIECE;
-    alignas(4) Element piece[PIECE];
 #pragma unroll
     for (int j = 0; j < PIECE; ++j) {
-      piece[j] = column + j < LENGTH ? from[row * DISTANCE + column + j] : Element(0.0f);
+      pieces[k][j] = i < COUNT && column + j < LENGTH ? from[row * DISTANCE + column + j]
+                                                      : Element(0.0f);
     }
-    *reinterpret_cast<unsigned*>(to + 1LL * row * TO_ROW + column) =
-        *reinterpret_cast<const unsigned*>(piece);
+  }
+#pragma unroll
+  for (int k = 0; k < PIECES_OF_THREAD; ++k) {
+    unsigned i = first + k * 256;
+    if (i >= COUNT) continue;
+    *reinterpret_cast<unsigned*>(to + 1LL * (i / PIECES) * TO_ROW + i % PIECES * PIECE) =
+        *reinterpret_cast<const unsigned*>(pieces[k]);
   }
 }
 

@@ -23,13 +23,25 @@ extern "C" __global__ void __launch_bounds__(256)
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
   Place place = place_of(WHOLE_TILES + blockIdx.x, rank);
-  for (int i = blockIdx.y * 256 + threadIdx.x; i < TILE_M * TILE_N; i += 256 * gridDim.y) {
-    Place within = place_of_part(i);
+  int i = 4 * (blockIdx.y * 256 + threadIdx.x);
+  if (i >= TILE_M * TILE_N) return;
+  alignas(16) float sums[4];
+  *reinterpret_cast<float4*>(sums) =
+      *reinterpret_cast<const float4*>(parts + part_of(first, rank, true) + i);
+#pragma unroll 8  // many parts are on the way at once
+  for (int block = first + 1; block <= last; ++block) {
+    float4 part = *reinterpret_cast<const float4*>(parts + part_of(block, rank, false) + i);
+    sums[0] += part.x;
+    sums[1] += part.y;
+    sums[2] += part.z;
+    sums[3] += part.w;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    Place within = place_of_part(i + j);
     Place here = {place.row + within.row, place.column + within.column, place.product, place.end};
     if (here.row >= here.end || here.column >= N) continue;
-    float sum = parts[part_of(first, rank, true) + i];
-    for (int block = first + 1; block <= last; ++block) sum += parts[part_of(block, rank, false) + i];
-    float result[1] = {sum};
+    float result[1] = {sums[j]};
     end_at(here, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
     C[place_in_c(here)] = Result(result[0]);
   }

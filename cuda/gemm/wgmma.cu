@@ -1,15 +1,19 @@
-// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32, or of 8 bits.
+// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, or of 8 bits or TF32 where the rows of
+// both matrices lie along K; added in float32.
 //
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_N / 2 sums in PTX, SUMS_OPERANDS in C++
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands
-//   ALONG              its last operands: ", 1, 0" if rows of C are along lines of A, and its columns not
-//                      along lines of B; "" for elements of 8 bits, for which neither can be
+//   ALONG              what follows them: for 16 bits, ", 1" if rows of C are along lines of A, otherwise
+//                      ", 0"; and the same for its columns and B
+//   C_WIDTH            elements of C that are written at once, unless BOXED_C: rows are a multiple of
+//                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
 //                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
 //   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
-//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"
+//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; if HALVES only
+//   HALVES             whether elements of C have 16 bits
 //   ROWS_STORED        whether threads store tiles that end with a group, where BOXED_C
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
@@ -21,10 +25,11 @@
 constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int C_LINE = 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
 constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
-static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_K % LINE == 0 &&
-              (!BOXED_C || TILE_N % C_LINE == 0), "boxes must fill the tile");
+static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
+              "boxes must fill the tile");
 
 struct Sums {
   float of[PIECES][TILE_N / 2];
@@ -92,7 +97,7 @@ __device__ __forceinline__ void finish(Sums& sums) {
 #if PROMOTED
 // Totals in float32, of which an instruction's sums are parts.
 constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
-constexpr int GROUP_COLUMNS = TILE_N % BLOCK == 0 ? BLOCK : TILE_N % 64 ? 32 : 64;  // in the same block
+constexpr int GROUP_COLUMNS = TILE_N % BLOCK ? 64 : BLOCK;  // all in the same block
 constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
 static_assert(TILE_K == BLOCK, "a step must be as long as a block");
 
@@ -142,72 +147,145 @@ __device__ __forceinline__ void promote(Sums& totals, const Sums& sums, const Fa
 // ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
 // of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 
-// Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
-template <bool ALL>
-__device__ __forceinline__ void store(Result* to, int distance, int rows, int columns, int m,
-                                      const Sums& sums, const End& end) {
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < 2 * PIECES; ++i) {
-    int row = m + i / 2 * 64 + warp * 16 + i % 2 * 8 + lane / 4;
-    if (!ALL && row >= rows) continue;
-#pragma unroll
-    for (int j = 0; j < TILE_N / 8; ++j) {
-      int column = 8 * j + 2 * (lane % 4);
-      const float* both = &sums.of[i / 2][4 * j + i % 2 * 2];
-      float pair[2] = {both[0], both[1]};
-      end.apply<ALL>(pair, row, column);
-      store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
-    }
-  }
-}
-
-#if BOXED_C
+#if HALVES
 __device__ __forceinline__ unsigned packed(float first, float second) {
   unsigned both;
   asm(PACK " %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
   return both;
 }
+#endif
 
-// Write them, with their end, through boxes of 16 lines in shared memory, which belong to this warp and are used in
-// turn; `stored` counts them.
-__device__ __forceinline__ void store_in_boxes(const CUtensorMap& c_map, Place place, int m,
-                                               const Sums& sums, const End& end, Result* boxes,
-                                               int& stored) {
-  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+// The row of a tile that is `m` lines down in it.
+__device__ __forceinline__ int row_of(int m) { return row_in<A_VIEWS, TILE_M>(m); }
+
+// Put the sums of 16 lines from `m` and 64 columns from `n`, with their end, into a box of swizzled lines.
+__device__ __forceinline__ void fill_box(Result* box, int m, int n, const float (&sums)[TILE_N / 2],
+                                         const End& end) {
+  int lane = threadIdx.x % 32;
+#if B_VIEWS > 1
+  // Of each line that it has, a thread has a piece of neighbouring columns twice: one of each view.
 #pragma unroll
-  for (int i = 0; i < PIECES; ++i) {
+  for (int i = 0; i < 4; ++i) {
+    float run[C_PIECE];
 #pragma unroll
-    for (int n = 0; n < TILE_N; n += C_LINE) {
-      Result* box = boxes + stored++ % C_BOXES * C_BOX;
-      if (lane == 0) wait_for_boxes<C_BOXES - 1>();
-      __syncwarp();
+    for (int view = 0; view < C_PIECE; ++view) {
+      run[view] = sums[(view * TILE_N + n) / (2 * C_PIECE) + i];
+    }
+    int line = i / 2 * 8 + lane / 4, piece = lane % 4 * 2 + i % 2;
+    end.apply<ALL_M && ALL_N>(run, row_of(m + line), n + piece * C_PIECE);
+    Result* there = box + line * C_LINE + (piece ^ line % 8) * C_PIECE;
+#if HALVES
+    *reinterpret_cast<uint4*>(there) = make_uint4(packed(run[0], run[1]), packed(run[2], run[3]),
+                                                  packed(run[4], run[5]), packed(run[6], run[7]));
+#else
+    *reinterpret_cast<float4*>(there) = make_float4(run[0], run[1], run[2], run[3]);
+#endif
+  }
+#elif !HALVES
 #pragma unroll
-      for (int j = 0; j < C_LINE; j += 16) {
-        unsigned pieces[4];  // of both halves of the rows, and then of eight further columns
+  for (int i = 0; i < C_LINE / 4; ++i) {
+    const float* both = &sums[n / 2 + 2 * i];
+    float pair[2] = {both[0], both[1]};
+    int line = i % 2 * 8 + lane / 4, column = i / 2 * 8 + lane % 4 * 2;
+    end.apply<ALL_M && ALL_N>(pair, row_of(m + line), n + column);
+    *reinterpret_cast<float2*>(box + line * C_LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
+        make_float2(pair[0], pair[1]);
+  }
+#else
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float* both = &sums.of[i][(n + j) / 2 + 2 * k];
-          float pair[2] = {both[0], both[1]};
-          end.apply<ALL_M && ALL_N>(pair, m + i * 64 + warp * 16 + k % 2 * 8 + lane / 4,
-                                    n + j + k / 2 * 8 + lane % 4 * 2);
-          pieces[k] = packed(pair[0], pair[1]);
-        }
-        int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
-        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                     :: "r"(shared_address(box + lane % 16 * C_LINE + piece * 8)),
-                        "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
-                     : "memory");
-      }
-      written_for_async();
-      __syncwarp();
-      if (lane == 0) {
-        store_box(c_map, place.column + n, place.row + m + i * 64 + warp * 16, matrix_of(place), box);
+  for (int j = 0; j < C_LINE; j += 16) {
+    unsigned pieces[4];  // of both halves of the rows, and then of eight further columns
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float* both = &sums[(n + j) / 2 + 2 * k];
+      float pair[2] = {both[0], both[1]};
+      end.apply<ALL_M && ALL_N>(pair, row_of(m + k % 2 * 8 + lane / 4),
+                                n + j + k / 2 * 8 + lane % 4 * 2);
+      pieces[k] = packed(pair[0], pair[1]);
+    }
+    int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(shared_address(box + lane % 16 * C_LINE + piece * 8)),
+                    "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
+                 : "memory");
+  }
+#endif
+}
+
+#if !BOXED_C || ROWS_STORED
+// Write a box to C, of which `rows` and `columns` exist, or ALL: neighbouring lanes write
+// neighbouring elements.
+template <bool ALL>
+__device__ __forceinline__ void store_lines(Result* to, int rows, int columns, int m, int n,
+                                            const Result* box) {
+  constexpr int PARTS = C_LINE / C_WIDTH;  // of a line
+  using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
+#pragma unroll
+  for (int i = 0; i < 16 * PARTS; i += 32) {
+    int line = (i + threadIdx.x % 32) / PARTS, column = (i + threadIdx.x % 32) % PARTS * C_WIDTH;
+    const Result* from = box + line * C_LINE + (column / C_PIECE ^ line % 8) * C_PIECE + column % C_PIECE;
+    int row = row_of(m + line);
+    column += n;
+    if (!ALL && row >= rows) continue;
+    Result* there = to + row * LDC + column;
+    if (ALL || column + C_WIDTH <= columns) {
+      *reinterpret_cast<Type*>(there) = *reinterpret_cast<const Type*>(from);
+    } else {
+#pragma unroll
+      for (int j = 0; j < C_WIDTH; ++j) {
+        if (column + j < columns) there[j] = from[j];
       }
     }
   }
 }
 #endif
+
+// Write them, with their end, through boxes of 16 lines in shared memory, which belong to this warp and
+// are used in turn; `stored` counts them. A box of a tile that ends with a group would overwrite rows of
+// the next one.
+__device__ __forceinline__ void store(
+#if BOXED_C
+    const CUtensorMap& c_map,
+#endif
+#if !BOXED_C || ROWS_STORED
+    Result* C,
+#endif
+    Place place, int m, const Sums& sums, const End& end, Result* boxes, int& stored) {
+#if ROWS_STORED
+  bool boxed = place.end - place.row >= TILE_M;
+#else
+  constexpr bool boxed = BOXED_C;
+#endif
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+    int line = m + i * 64 + threadIdx.x / 32 % 4 * 16;
+#pragma unroll
+    for (int n = 0; n < TILE_N; n += C_LINE) {
+      Result* box = boxes + stored++ % C_BOXES * C_BOX;
+#if BOXED_C
+      if (threadIdx.x % 32 == 0) wait_for_boxes<C_BOXES - 1>();
+      __syncwarp();
+#endif
+      fill_box(box, line, n, sums.of[i], end);
+#if BOXED_C
+      if (boxed) {
+        written_for_async();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+          store_box(c_map, place.column + n, place.row + line, matrix_of(place), box);
+        }
+      }
+#endif
+#if !BOXED_C || ROWS_STORED
+      if (!boxed) {
+        __syncwarp();
+        store_lines<!ROWS_STORED && ALL_M && ALL_N>(C + place_in_c(place), place.end - place.row,
+                                                    N - place.column, line, n, box);
+      }
+#endif
+    }
+  }
+}
 
 #if SHARED_TILES
 constexpr int SUM_THREADS = 128 * CONSUMERS;
@@ -228,7 +306,9 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
-  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2, 0, 0};
+  return {row_of(row + i % 4 / 2 * 8 + lane / 4),
+          row_in<B_VIEWS, TILE_N>(four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2),
+          0, 0};
 }
 #endif
 
@@ -237,7 +317,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+    gemm(const __grid_constant__ CUtensorMap a_map,
+#if A_VIEWS > 1
+         const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
+         const __grid_constant__ CUtensorMap a_map3,
+#endif
+#if A_VIEWS > 4
+         const __grid_constant__ CUtensorMap a_map4, const __grid_constant__ CUtensorMap a_map5,
+         const __grid_constant__ CUtensorMap a_map6, const __grid_constant__ CUtensorMap a_map7,
+#endif
+         const __grid_constant__ CUtensorMap b_map,
+#if B_VIEWS > 1
+         const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
+         const __grid_constant__ CUtensorMap b_map3,
+#endif
+#if B_VIEWS > 4
+         const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5,
+         const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7,
+#endif
 #if SCALES
          const float* __restrict__ a_scale, const float* __restrict__ b_scale,
 #endif
@@ -259,6 +356,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          , float* __restrict__ parts
 #endif
     ) {
+#if A_VIEWS > 4
+  const CUtensorMap* const a_maps[] = {&a_map,  &a_map1, &a_map2, &a_map3,
+                                       &a_map4, &a_map5, &a_map6, &a_map7};
+#elif A_VIEWS > 1
+  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
+#else
+  const CUtensorMap* const a_maps[] = {&a_map};
+#endif
+#if B_VIEWS > 4
+  const CUtensorMap* const b_maps[] = {&b_map,  &b_map1, &b_map2, &b_map3,
+                                       &b_map4, &b_map5, &b_map6, &b_map7};
+#elif B_VIEWS > 1
+  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
+#else
+  const CUtensorMap* const b_maps[] = {&b_map};
+#endif
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* a_stages = aligned<Element>(memory);
@@ -283,7 +396,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Place place = place_of(work.tile, rank);
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
-          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
+          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_maps, b_maps,
                     place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
@@ -298,11 +411,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int m = warpgroup * OWN_M;
   int thread = threadIdx.x % 128;
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
-#if BOXED_C
   Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
                     threadIdx.x / 32 * C_BOXES * C_BOX;
   int stored = 0;
-#endif
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
     Sums sums = {}, part;
@@ -342,20 +453,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 #endif
     Place place = place_of(work.tile, rank);
-#if BOXED_C && ROWS_STORED
-    // A box would overwrite rows of the next group.
-    if (place.end - place.row < TILE_M) {
-      store<false>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m, sums,
-                   end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
-      continue;
-    }
-#endif
-#if BOXED_C
-    store_in_boxes(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
-                   stored);
+#if ROWS_STORED
+    store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
+          stored);
+#elif BOXED_C
+    store(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
 #else
-    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column, m,
-                          sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE));
+    store(C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
 #endif
   }
 #if BOXED_C

@@ -18,8 +18,9 @@
 // A, and the smaller parts of its elements. The larger part of an element needs no writing, since
 // instructions ignore the bits that TF32 does not have.
 //
-// Tensor cores cut off what exceeds their precision, so they add the products of one step only. The
-// sums of steps are added in float32. In turn, one consumer does that while another one multiplies.
+// Tensor cores cut off what exceeds their precision. Where elements are split, they therefore add the
+// products of one step only, and the sums of steps are added in float32. In turn, one consumer does
+// that while another one multiplies. In TF32, what is cut off from sums is less than from elements.
 
 constexpr int DEPTH = 8;  // rows of B^T and A^T in one instruction
 constexpr int PREPARERS = 96;  // threads
@@ -112,6 +113,7 @@ __device__ __forceinline__ void give_turn_after(int consumer) {
 // have them in any order; in this one, reading B has no bank conflicts.
 __device__ __forceinline__ int first_column(int thread) {
   int warp = thread / 32 % 4, group = thread % 32 / 4;
+  if (B_VIEWS > 1) return warp / 2 * 32 + group * 4 + warp % 2 * 2;
   if (B_TRANSPOSED) return warp * 16 + group * 2;
   int piece = group / 2 % 2 * 4 + group / 4 * 2 + warp % 2;
   return warp / 2 * LINE + piece * 4 + group % 2 * 2;
@@ -120,7 +122,7 @@ __device__ __forceinline__ int first_column(int thread) {
 // Whether a thread has the second of these columns first. Eight lines that are read at once then begin
 // in different banks.
 __device__ __forceinline__ bool has_second_first(int thread) {
-  return B_TRANSPOSED && thread % 32 / 16;
+  return B_TRANSPOSED && B_VIEWS == 1 && thread % 32 / 16;
 }
 
 // Rows of B^T, as an instruction takes them from the registers of a thread.
@@ -135,7 +137,7 @@ __device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
   Rows rows;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(rows.of[0]), "=r"(rows.of[1]), "=r"(rows.of[2]), "=r"(rows.of[3])
-               : "r"(shared_address(b + place_in(column, k + lane / 16 * 4)))
+               : "r"(shared_address(b + place_in(line_of<B_VIEWS, TILE_N>(column), k + lane / 16 * 4)))
                : "memory");
   return rows;
 }
@@ -182,6 +184,13 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], const Ro
       : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(columns), "r"(add));
 }
 
+// Use sums that instructions have changed only after this.
+__device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int j = 0; j < TILE_M / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
+}
+
 // Add the products of a step; those of smaller parts first.
 __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int consumer) {
   constexpr int COUNT = TILE_K / DEPTH;
@@ -194,28 +203,27 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int con
     rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
     if (SPLIT) rest[i] = rest_of(rows[i]);
   }
-  float part[TILE_M / 2];
   if (IN_TURN) wait_for_turn(consumer);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #if SPLIT
+  float part[TILE_M / 2];
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     multiply_add(part, rest[i], a + i * NEXT, i > 0);
     multiply_add(part, rows[i], rest_of_a + i * NEXT, 1);
   }
+#else
+  float(&part)[TILE_M / 2] = sums.of;
 #endif
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    multiply_add(part, rows[i], a + i * NEXT, SPLIT || i > 0);
-  }
+  for (int i = 0; i < COUNT; ++i) multiply_add(part, rows[i], a + i * NEXT, 1);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   if (IN_TURN) give_turn_after(consumer);
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  finish(part);
+#if SPLIT
 #pragma unroll
-  for (int j = 0; j < TILE_M / 2; ++j) {
-    asm volatile("" : "+f"(part[j]) :: "memory");
-    sums.of[j] += part[j];
-  }
+  for (int j = 0; j < TILE_M / 2; ++j) sums.of[j] += part[j];
+#endif
 }
 
 // ---- What consumers do with their sums. Of every eight rows of C, a thread has two neighbouring
@@ -229,7 +237,7 @@ __device__ __forceinline__ void store(float* to, int distance, int rows, int col
   bool swapped = has_second_first(threadIdx.x);
 #pragma unroll
   for (int j = 0; j < TILE_M / 4; ++j) {
-    int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
+    int row = row_in<A_VIEWS, TILE_M>(j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2);
     if (!ALL && row >= rows) continue;
     const float* both = &sums.of[j / 2 * 4 + j % 2];
     float pair[2] = {swapped ? both[2] : both[0], swapped ? both[0] : both[2]};
@@ -253,7 +261,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, eight = i / 4 / SUM_THREADS;
-  return {eight * 8 + 2 * (thread % 4) + i % 2,
+  return {row_in<A_VIEWS, TILE_M>(eight * 8 + 2 * (thread % 4) + i % 2),
           thread / 128 * 64 + first_column(thread) + (i % 4 / 2 ^ has_second_first(thread)), 0, 0};
 }
 #endif
@@ -263,7 +271,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+    gemm(const __grid_constant__ CUtensorMap a_map,
+#if A_VIEWS > 1
+         const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
+         const __grid_constant__ CUtensorMap a_map3,
+#endif
+         const __grid_constant__ CUtensorMap b_map,
+#if B_VIEWS > 1
+         const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
+         const __grid_constant__ CUtensorMap b_map3,
+#endif
 #if WITH_BIAS
          const Element* __restrict__ bias,
 #endif
@@ -275,6 +292,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          , float* __restrict__ parts
 #endif
     ) {
+#if A_VIEWS > 1
+  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
+#else
+  const CUtensorMap* const a_maps[] = {&a_map};
+#endif
+#if B_VIEWS > 1
+  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
+#else
+  const CUtensorMap* const b_maps[] = {&b_map};
+#endif
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], ready[STAGES], empty[STAGES];
   Element* stages = aligned<Element>(memory);
@@ -299,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
           Stage stage = stage_at(stages, ring.stage);
-          copy_step(stage.a, stage.b, a_map, b_map, place, step * TILE_K, rank, full[ring.stage]);
+          copy_step(stage.a, stage.b, a_maps, b_maps, place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
       }

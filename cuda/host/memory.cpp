@@ -31,8 +31,10 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
-// rank swizzle im2col; of each dimension extent stride; box; of each dimension of an image lower upper step
-static void read_map(TensorMap& map) {
+// offset; rank swizzle im2col; of each dimension extent stride; box; of each dimension of an image lower upper step
+static void read_map(Map& place) {
+  place.offset = (size_t)number();
+  TensorMap& map = place.form;
   map = {};
   map.mark = TensorMap::known;
   map.rank = (uint8_t)number();
@@ -95,7 +97,7 @@ void read_plan() {
       if (text[0] == 'm') {
         argument.kind = Argument::tensor_map;
         launch.maps[k].tensor = (size_t)atoi(value);
-        read_map(launch.maps[k].form);
+        read_map(launch.maps[k]);
       } else if (text[0] == 't') {
         argument.kind = Argument::pointer;
         argument.whole = atoi(value);  // the tensor's number until it is mapped
@@ -174,7 +176,7 @@ static void address_tensors() {
       if (argument.kind == Argument::pointer)
         argument.address = plan.tensors.at((size_t)argument.whole).payload;
       if (argument.kind != Argument::tensor_map) continue;
-      map.form.base = plan.tensors.at(map.tensor).payload;
+      map.form.base = plan.tensors.at(map.tensor).payload + map.offset;
       argument.address = &map.form;
     }
   }

@@ -38,7 +38,7 @@ struct Scalar {
 
 // The tensor and form of a tensor map; the runtime adds the address.
 struct Map {
-  size_t tensor;
+  size_t tensor, offset;
   TensorMap form;
 };
 

@@ -89,6 +89,16 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         "--resume", action="store_true", help="Keep what an earlier replay has measured"
     )
     parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="Measure everything for a shorter time, with wider intervals: a third of the time",
+    )
+    parser.add_argument(
+        "--changes",
+        action="store_true",
+        help="Also replay changed calls, and name the five changes of each step that save most",
+    )
+    parser.add_argument(
         "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
     )
     parser.add_argument(
@@ -143,6 +153,8 @@ def run(arguments: Namespace) -> int:
         runs=arguments.runs,
         kernels=arguments.kernels or (),
         resume=arguments.resume,
+        brief=arguments.brief,
+        changes=arguments.changes,
         power_log=arguments.power_log,
         interval_s=arguments.interval,
         html=arguments.html,

@@ -58,6 +58,7 @@ from .device import (
     ClockSamples as ClockSamples,
     Device as Device,
     Gpu as Gpu,
+    Heater as Heater,
     KernelRepeater as KernelRepeater,
     Launches as Launches,
     Loaded as Loaded,

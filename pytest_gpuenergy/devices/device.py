@@ -29,6 +29,22 @@ _LIGHT = """extern "C" __global__ void light_load() {
 _LIGHT_JOB = Job(
     Kernel(_LIGHT, (Launch("light_load", (1, 1, 1), (32, 1, 1), ()),)), IoContract("light load")
 )
+# About a millisecond on each multiprocessor, so that other work on the GPU does not wait for long.
+# The map is chaotic, because arithmetic on constant numbers draws less power.
+_HEAT = """__device__ float heated;
+extern "C" __global__ void __launch_bounds__(1024) heat() {
+  float x[8];
+  for (int k = 0; k < 8; ++k) x[k] = 0.1f + 0.0007f * threadIdx.x + 0.01f * k;
+  for (int i = 0; i < 6000; ++i) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) x[k] = fmaf(x[k], -1.9f * x[k], 1.0f);
+  }
+  for (int k = 1; k < 8; ++k) x[0] += x[k];
+  if (x[0] == 12.345f) heated = x[0];  // or else the compiler would remove the loop
+}
+"""
+HEAT_JOB = Job(Kernel(_HEAT, (Launch("heat", (512, 1, 1), (1024, 1, 1), ()),)), IoContract("heat"))
+"""Arithmetic that keeps a GPU busy, without any memory."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +187,27 @@ class KernelRepeater(Repeater, Relaunching, Protocol):
     """A kernel that can run back to back."""
 
 
+class Heater(Protocol):
+    """A load that heats a GPU beside whatever else runs there, from a process of its own.
+
+    A context manager, which takes seconds to begin; its methods are called by the thread that has
+    entered it, except `end`.
+    """
+
+    def __enter__(self) -> Repeater:
+        """Load it, and return what runs it.
+
+        Raises:
+            GpuEnergyError: it cannot run here, or `end` has been called.
+        """
+
+    def __exit__(self, *_: object) -> None:
+        """End its process."""
+
+    def end(self) -> None:
+        """End its process at once, from any thread. Idempotent."""
+
+
 class Device(ABC):
     """One GPU, real or emulated. A context manager that ends the GPU's processes on exit.
 
@@ -198,7 +235,10 @@ class Device(ABC):
 
     @abstractmethod
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
-        """Start compiling ``kernels`` in the background, in parallel; faults are raised later."""
+        """Start compiling ``kernels`` in the background, in parallel; faults are raised later.
+
+        Without any, what all kernels need is made, such as a process, before the device is used.
+        """
 
     @abstractmethod
     def compile(self, kernel: AnyKernel) -> None:
@@ -324,6 +364,13 @@ class Device(ABC):
             KernelFault: it does not compile or cannot be launched.
         """
         return self.repeat(_LIGHT_JOB, {})
+
+    def heater(self) -> Heater | None:
+        """Return a load that heats the GPU while it is not measured, or None.
+
+        There is none where a second process may not use the GPU, nor where time is virtual.
+        """
+        return None
 
     def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Run the next kernel in a new process.

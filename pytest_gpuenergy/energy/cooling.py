@@ -12,12 +12,14 @@ slow one. The average reflects this, which the most likely model alone would not
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 _Floats = npt.NDArray[np.float64]
 
@@ -62,16 +64,128 @@ _DIE_K = np.array([20.0, 15.0])
 _READING_K = 2.5
 """The standard error assigned to a reading in whole kelvins: neighbouring readings err alike."""
 
-SINK_S = np.tile(_CONSTANTS_S, len(_KINDS))
-"""The time constant of the heat sink in each model."""
-_PARAMETERS = 4
-
-
 _KIND_WEIGHTS = np.exp(
     [-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2 for kind in _KINDS]
 )
-_LOG_PRIOR = np.log(_KIND_WEIGHTS / _KIND_WEIGHTS.sum(axis=1, keepdims=True)).ravel()
-"""The logarithm of the probability assumed at first for each model, within its kind."""
+_KIND_WEIGHTS /= _KIND_WEIGHTS.sum(axis=1, keepdims=True) * len(_KINDS)
+"""The probability assumed at first for each model; shape (kinds, time constants)."""
+
+_PARAMETERS = 4
+_DIE, _SINK = 1, 2
+
+_STILL_COOLED = 0.9
+"""The probability that a card is cooled as it was in an earlier session."""
+_CHANGED = 0.2
+"""The standard deviation of a resistance between two sessions, as a fraction: which kernel runs
+first decides what counts as the whole power, and fans run at other speeds."""
+_START, _LEAST_START_K = 0.5, 1.0
+"""The standard deviation of the distance of a remembered heat sink from rest, as a fraction of its
+rise under the greatest power, and the least one."""
+
+
+class Cooling(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a card was cooled in a session, for the next session: the resistances of die and sink.
+
+    Each list has an entry for each time constant of the heat sink.
+
+    Attributes:
+        weights: the probability of the time constant.
+        means: the means of both resistances, in K/W.
+        covariances: the variance of the first, the covariance, and the variance of the second.
+    """
+
+    weights: tuple[float, ...]
+    means: tuple[tuple[float, float], ...]
+    covariances: tuple[tuple[float, float, float], ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the numbers describe distributions for the time constants of this version."""
+        lists = (self.weights, self.means, self.covariances)
+        if any(len(each) != len(_CONSTANTS_S) for each in lists):
+            return False
+        with np.errstate(all="ignore"):
+            flat = np.concatenate([np.ravel(np.array(each, dtype=np.float64)) for each in lists])
+            firsts, joint, seconds = np.array(self.covariances, dtype=np.float64).T
+            return bool(
+                np.isfinite(flat).all()
+                and min(self.weights) >= 0
+                and 0.5 < sum(self.weights) < 2
+                and (firsts > 0).all()
+                and (seconds > 0).all()
+                and (joint**2 < firsts * seconds).all()
+            )
+
+
+class Models:
+    """The models of a session, and the distributions of their parameters before any reading.
+
+    Args:
+        remembered: how the card was cooled in an earlier session; None if that is unknown. It adds
+            models to the usual ones, which gain weight if the card is cooled differently now.
+
+    Attributes:
+        sink_s: the time constant of the heat sink in each model.
+    """
+
+    def __init__(self, remembered: Cooling | None = None) -> None:
+        self._remembered = remembered
+        kinds = len(_KINDS) + (remembered is not None)
+        self.sink_s: _Floats = np.tile(_CONSTANTS_S, kinds)
+        weights = _KIND_WEIGHTS
+        if remembered is not None:
+            # Square roots, because an earlier session may have been too sure.
+            again = np.sqrt(np.array(remembered.weights)) + 1e-6
+            weights = np.vstack(
+                [(1 - _STILL_COOLED) * weights, _STILL_COOLED * again / again.sum()]
+            )
+        self.log_weights: _Floats = np.log(weights).ravel()
+
+    def prior(self, start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
+        """Return the means of the parameters, (models, 4), and the precisions, (models, 4, 4).
+
+        Args:
+            start_w: the power before the first sample.
+            peak_w: the greatest power seen.
+        """
+        kinds = [
+            [
+                _AIR_K * (start_w / peak_w),
+                _DIE_K / peak_w,
+                np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
+                np.array([kind.start_k, kind.start_spread_k]),
+            ]
+            for kind in _KINDS
+        ]
+        means, spreads = np.moveaxis(np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0), -1, 0)
+        precisions = np.einsum("ij,jk->ijk", spreads**-2.0, np.eye(_PARAMETERS))
+        if self._remembered is None:
+            return means, precisions
+        more, covariances = self._as_remembered(self._remembered, start_w, peak_w)
+        return (
+            np.concatenate([means, more]),
+            np.concatenate([precisions, np.linalg.inv(covariances)]),
+        )
+
+    @staticmethod
+    def _as_remembered(
+        remembered: Cooling, start_w: float, peak_w: float
+    ) -> tuple[_Floats, _Floats]:
+        air_k, air_spread_k = _AIR_K * (start_w / peak_w)
+        resistances = np.array(remembered.means)
+        count = len(resistances)
+        means = np.zeros((count, _PARAMETERS))
+        means[:, 0] = air_k
+        means[:, [_DIE, _SINK]] = resistances
+        covariances = np.zeros((count, _PARAMETERS, _PARAMETERS))
+        covariances[:, 0, 0] = air_spread_k**2
+        firsts, joint, seconds = np.array(remembered.covariances).T
+        covariances[:, _DIE, _DIE] = firsts + (_CHANGED * resistances[:, 0]) ** 2
+        covariances[:, _SINK, _SINK] = seconds + (_CHANGED * resistances[:, 1]) ** 2
+        covariances[:, _DIE, _SINK] = covariances[:, _SINK, _DIE] = joint
+        rises_k = np.maximum(_LEAST_START_K, _START * np.abs(resistances[:, 1]) * peak_w)
+        covariances[:, 3, 3] = rises_k**2
+        return means, covariances
 
 
 @dataclass(frozen=True)
@@ -104,6 +218,29 @@ class Posterior:
         """Return the mean of a quantity from its values at the `points`, shape (models, 8)."""
         return float(self.weights @ values.mean(axis=1))
 
+    @property
+    def cooling(self) -> Cooling:
+        """What the next session may remember: models of the same time constant become one."""
+        kinds = len(self.weights) // len(_CONSTANTS_S)
+        weights = self.weights.reshape(kinds, -1)
+        shares = weights / np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
+        both = slice(_DIE, _SINK + 1)
+        means = self.means[:, both].reshape(kinds, -1, 2)
+        covariances = self.covariances[:, both, both].reshape(kinds, -1, 2, 2)
+        mean = np.einsum("kt,kti->ti", shares, means)
+        away = means - mean
+        spread = np.einsum("kt,ktij->tij", shares, covariances)
+        spread += np.einsum("kt,kti,ktj->tij", shares, away, away)
+        return Cooling(
+            _floats(weights.sum(axis=0)),
+            tuple((float(die), float(sink)) for die, sink in mean),
+            tuple((float(c[0, 0]), float(c[0, 1]), float(c[1, 1])) for c in spread),
+        )
+
+
+def _floats(values: _Floats | Sequence[float]) -> tuple[float, ...]:
+    return tuple(map(float, values))
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -117,10 +254,10 @@ class Evidence:
     products: _Floats
 
     @classmethod
-    def none(cls) -> Evidence:
+    def none(cls, models: Models) -> Evidence:
         """Return the evidence before any reading."""
-        models = len(SINK_S)
-        return cls(np.zeros((models, _PARAMETERS, _PARAMETERS)), np.zeros((models, _PARAMETERS)))
+        count = len(models.sink_s)
+        return cls(np.zeros((count, _PARAMETERS, _PARAMETERS)), np.zeros((count, _PARAMETERS)))
 
     def times(self, factor: float) -> Evidence:
         """Return the evidence with its weight multiplied by ``factor``."""
@@ -149,29 +286,21 @@ class Evidence:
             self.products + np.einsum("nij,n->ij", weighed, rises_c),
         )
 
-    def posterior(self, start_w: float, peak_w: float) -> Posterior:
-        """Return the distribution of the parameters."""
-        kinds = [
-            [
-                _AIR_K * (start_w / peak_w),
-                _DIE_K / peak_w,
-                np.array([kind.rise_k, kind.rise_spread_k]) / peak_w,
-                np.array([kind.start_k, kind.start_spread_k]),
-            ]
-            for kind in _KINDS
-        ]
-        # The means and standard deviations of the parameters assumed at first, each (models, 4).
-        usual, spread = np.moveaxis(np.repeat(np.array(kinds), len(_CONSTANTS_S), axis=0), -1, 0)
-        precision = self.squares + np.einsum("ij,jk->ijk", spread**-2.0, np.eye(_PARAMETERS))
-        right = self.products + usual / spread**2
-        covariances = np.linalg.inv(precision)
-        means = np.einsum("ijk,ik->ij", covariances, right)
+    def posterior(self, models: Models, start_w: float, peak_w: float) -> Posterior:
+        """Return the distribution of the parameters; see `Models.prior`."""
+        usual, prior = models.prior(start_w, peak_w)
+        assumed = np.einsum("ijk,ik->ij", prior, usual)
+        precision = self.squares + prior
+        right = self.products + assumed
+        covariances = np.asarray(np.linalg.inv(precision), np.float64)
+        means: _Floats = np.einsum("ijk,ik->ij", covariances, right)
         # Up to a constant, the logarithm of the probability that a model gave to the readings.
-        log_weights = _LOG_PRIOR + 0.5 * (
+        log_weights = models.log_weights + 0.5 * (
             np.einsum("ij,ij->i", means, right)
-            - ((usual / spread) ** 2).sum(axis=1)
+            - np.einsum("ij,ij->i", usual, assumed)
             - np.linalg.slogdet(precision)[1]
-            - 2 * np.log(spread).sum(axis=1)
+            + np.linalg.slogdet(prior)[1]
         )
-        weights = np.exp(log_weights - log_weights.max())
-        return Posterior(weights / weights.sum(), means, covariances)
+        weights: _Floats = np.exp(log_weights - log_weights.max())
+        weights /= weights.sum()
+        return Posterior(weights, means, covariances)

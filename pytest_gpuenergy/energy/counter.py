@@ -25,6 +25,8 @@ _PROBE_S = 0.2
 _MIN_SEEN = 10
 _MIN_SEEN_S = 1.2
 """The least number and the least time span of seen steps from which a schedule is inferred."""
+_FEW_SEEN = 4
+"""The least number of seen steps that a later run may continue."""
 _MAX_SEEN = 64
 _WIDEST = 1 / 5
 """The widest bracket around a step, as a fraction of a period, with which a schedule is used."""
@@ -69,6 +71,8 @@ class EnergyCounter:
         if (schedule := self._learned()) and (edge := self._on_schedule(schedule)):
             return edge
         self._schedule, self._last = None, None
+        if self._may_continue():
+            return self._await_change()
         self._seen.clear()
         first, edge, steps = self._await_change(), self._await_change(), 1
         self.period_s = edge.time_s - first.time_s
@@ -99,11 +103,26 @@ class EnergyCounter:
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
 
+    def _may_continue(self) -> bool:
+        """Return whether the next step can be numbered as those seen before, in a shorter run.
+
+        Too few have been seen to infer a schedule, and their period is known well enough.
+        """
+        if len(self._seen) < _FEW_SEEN or self._has_seen_enough:
+            return False
+        span_s = self._seen[-1].time_s - self._seen[0].time_s
+        width_s = max(edge.before_s - edge.after_s for edge in self._seen)
+        gap_s = self._clock.now_s() - self._seen[-1].time_s
+        return gap_s * width_s / span_s <= _WIDEST * self.period_s
+
+    @property
+    def _has_seen_enough(self) -> bool:
+        enough = len(self._seen) >= _MIN_SEEN
+        return enough and self._seen[-1].time_s - self._seen[0].time_s >= _MIN_SEEN_S
+
     def _learned(self) -> StepSchedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
-        if len(self._seen) < _MIN_SEEN:
-            return None
-        if self._seen[-1].time_s - self._seen[0].time_s < _MIN_SEEN_S:
+        if not self._has_seen_enough:
             return None
         usual_s = median(edge.before_s - edge.after_s for edge in self._seen)
         if usual_s > _WIDEST * self.period_s:

@@ -24,11 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.energy.cooling import DIE_S, SINK_S, Evidence, Posterior
+from pytest_gpuenergy.energy.cooling import DIE_S, Cooling, Evidence, Models, Posterior
 
 _Floats = npt.NDArray[np.float64]
 
-_CONSTANTS_S = np.array([DIE_S, *SINK_S])
 _FORGOTTEN_S = 100.0
 """The time constant with which evidence about the temperature fades, because fans change speed."""
 _SHARES = (0.3, 1.5)
@@ -48,7 +47,7 @@ _SETTLED_ERROR_K, _SINK_ERROR = 0.3, 0.065
 open: half a reading's step, and a fraction of the rise through the heat sink. On an H100, whose
 heat sink rises by 12 K under 500 W, twelve items were off by 0.77 K (docs/notes/temperature.md).
 """
-_SLOW_ERROR, _SLOWEST = 0.25, int(np.argmax(SINK_S))
+_SLOW_ERROR = 0.25
 """The standard error from what changes over minutes, such as the air and the fans, for a load that
 has just begun, as a fraction of the rise through the heat sink; it fades with the slowest time
 constant. Half a minute after a rest, 25 items on five H100s were off by 2.2 K (root mean square),
@@ -122,18 +121,26 @@ class ThermalModel:
 
     Args:
         start: a sample of the card at rest, before anything runs.
+        remembered: how the card was cooled in an earlier session; None if that is unknown.
     """
 
-    def __init__(self, start: ThermalSample) -> None:
+    def __init__(self, start: ThermalSample, remembered: Cooling | None = None) -> None:
         self._start = start
         self._end_s = start.time_s
-        self._smooth_w = np.full(1 + len(SINK_S), start.power_w)
+        self._models = Models(remembered)
+        self._constants_s = np.array([DIE_S, *self._models.sink_s])
+        self._smooth_w = np.full(len(self._constants_s), start.power_w)
         self._run: list[ThermalSample] = []
         self._run_smooth_w: list[_Floats] = []
         self._peak_w = start.power_w
-        self._evidence = Evidence.none()
+        self._evidence = Evidence.none(self._models)
         self._leakage = Leakage()
         self._level_error_k = 0.0  # the first run's share is 1 by definition
+
+    @property
+    def cooling(self) -> Cooling:
+        """How the card is cooled, by everything added so far."""
+        return self._evidence.posterior(self._models, self._start.power_w, self._peak_w).cooling
 
     def add_pause(self, end: ThermalSample) -> None:
         """Add the time since the last sample, in which no kernel ran, with its mean power."""
@@ -197,7 +204,7 @@ class ThermalModel:
         state_w = self._run_smooth_w[-1] if count else self._smooth_w
         begin_s = self._run[-1].time_s if count else self._end_s
         times_s = np.array([begin_s, *(sample.time_s for sample in new)])
-        kept = np.exp(-np.diff(times_s)[:, np.newaxis] / _CONSTANTS_S)
+        kept = np.exp(-np.diff(times_s)[:, np.newaxis] / self._constants_s)
         added_w = (1 - kept) * np.array([sample.power_w for sample in new])[:, np.newaxis]
         for part, more_w in zip(kept, added_w, strict=True):
             state_w = part * state_w + more_w
@@ -210,11 +217,12 @@ class ThermalModel:
     ) -> tuple[_Floats, _Floats]:
         """Return the arguments of `Evidence.plus`."""
         times_s = np.array([sample.time_s for sample in samples]) - self._start.time_s
-        columns = np.empty((len(samples), len(SINK_S), 4))
+        sink_s = self._models.sink_s
+        columns = np.empty((len(samples), len(sink_s), 4))
         columns[..., 0] = 1.0
         columns[..., 1] = smooth_w[:, :1]
         columns[..., 2] = smooth_w[:, 1:]
-        columns[..., 3] = np.exp(-times_s[:, np.newaxis] / SINK_S)
+        columns[..., 3] = np.exp(-times_s[:, np.newaxis] / sink_s)
         rises_c = np.array([sample.temperature_c for sample in samples]) - self._start.temperature_c
         return columns, rises_c
 
@@ -225,8 +233,9 @@ class ThermalModel:
         evidence = self._evidence.plus(
             columns[late], rises_c[late], level_error_k=self._level_error_k
         )
-        posterior = evidence.posterior(self._start.power_w, peak_w)
-        return _Study(run, columns, rises_c, self._start.temperature_c, posterior)
+        posterior = evidence.posterior(self._models, self._start.power_w, peak_w)
+        first_c, sink_s = self._start.temperature_c, self._models.sink_s
+        return _Study(run, columns, rises_c, first_c, sink_s, posterior)
 
 
 class _Study:
@@ -239,6 +248,7 @@ class _Study:
         columns: the columns of `Evidence.plus`.
         rises_c: the temperatures of the samples relative to ``first_c``.
         first_c: the temperature of the first sample of all.
+        sink_s: the time constant of the heat sink in each model.
         posterior: the distribution of the parameters.
 
     Attributes:
@@ -251,8 +261,10 @@ class _Study:
         columns: _Floats,
         rises_c: _Floats,
         first_c: float,
+        sink_s: _Floats,
         posterior: Posterior,
     ) -> None:
+        self._slowest = int(np.argmax(sink_s))
         self._columns = columns
         self._posterior = posterior
         self._air_c, self._die_k_per_w, self._sink_k_per_w, _ = np.moveaxis(posterior.points, -1, 0)
@@ -261,7 +273,7 @@ class _Study:
         if late.any():
             self._off_c += rises_c[late].mean() - self._at_points(columns[late].mean(axis=0))
         own_s = run[-1].time_s - run[0].time_s
-        warm = -np.expm1(-own_s / SINK_S)[:, np.newaxis]
+        warm = -np.expm1(-own_s / sink_s)[:, np.newaxis]
         rises_k = run[-1].power_w * (self._die_k_per_w + self._sink_k_per_w * warm)
         shares = 1 + self._off_c / np.maximum(rises_k, _MIN_RISE_K)
         self._shares = np.where(rises_k < _MIN_RISE_K, 1.0, np.clip(shares, *_SHARES))
@@ -283,7 +295,7 @@ class _Study:
 
     def delayed_share(self, power_w: float, start_w: float) -> float:
         """Return the share of a power that slow changes, which take minutes, do not yet reflect."""
-        felt_w = self._columns[-1, _SLOWEST, 2]
+        felt_w = self._columns[-1, self._slowest, 2]
         return float(np.clip(1 - (felt_w - start_w) / max(power_w - start_w, 1.0), 0.0, 1.0))
 
     def to_go_k(self, power_w: float, trials: int) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
@@ -97,6 +98,7 @@ class Harness:
         cache: the state of the L2 cache during a measurement.
         announce: see `Preheat`.
         seed: the seed of a verification's last inputs; by default a random one.
+        memory: the file in which the next harness finds how the device is cooled, if any.
     """
 
     def __init__(
@@ -108,9 +110,10 @@ class Harness:
         cache: CacheState = "hot",
         announce: Announce = lambda _: None,
         seed: int | None = None,
+        memory: Path | None = None,
     ) -> None:
         self._device = device
-        self._meter = EnergyMeter(device, settings, announce=announce)
+        self._meter = EnergyMeter(device, settings, announce=announce, memory=memory)
         self._timeout_s = timeout_s
         self._cache = cache
         self._verifier = Verifier(device, timeout_s, seed)
@@ -124,6 +127,10 @@ class Harness:
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
         """Verify ahead a kernel that will be measured later, see `Verifier.expect`."""
         self._verifier.expect(make)
+
+    def heating(self) -> AbstractContextManager[None]:
+        """Heat a card that has rested while the caller prepares something; see `EnergyMeter`."""
+        return self._meter.heating()
 
     def close(self) -> None:
         """Stop verifying ahead. Idempotent."""
@@ -140,7 +147,8 @@ class Harness:
             DeviceError: the device itself does not respond.
         """
         phases = _Phases()
-        draft, wrong = self._verified(kernel, workload, subject, phases)
+        with self.heating():
+            draft, wrong = self._verified(kernel, workload, subject, phases)
         if wrong is None:
             draft = self._measured_kernel(draft, kernel, workload, phases)
         return phases.added_to(draft)

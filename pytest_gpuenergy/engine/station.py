@@ -38,6 +38,7 @@ from pytest_gpuenergy.support import (
     DeviceError,
     KernelFault,
     SetpointError,
+    cache_dir,
     remove_leftovers,
     termination_as_interrupt,
     uninterrupted,
@@ -190,10 +191,19 @@ class Station:
         Raises:
             DeviceError: the card has no energy source.
         """
-        choose_source(self.device)  # raises once here rather than for every kernel
+        device = self.device
+        choose_source(device)  # raises once here rather than for every kernel
         settings = MeterSettings(preheat_s=preheat_s, min_launches=min_launches)
+        # Figures of an emulated GPU must not depend on earlier runs.
+        memory = None if device.emulated else cache_dir("cooling") / f"{device.uuid}.json"
         return Harness(
-            self.device, settings, timeout_s=timeout_s, cache=cache, announce=announce, seed=seed
+            device,
+            settings,
+            timeout_s=timeout_s,
+            cache=cache,
+            announce=announce,
+            seed=seed,
+            memory=memory,
         )
 
     def close(self) -> None:

@@ -138,6 +138,19 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
         ("nvmath",),
         optional=("bias", "residual", "a_scale", "b_scale"),
     ),
+    # The same of groups, by one call of cuBLAS (cublasGemmGroupedBatchedEx), which chooses how.
+    "cublas.grouped": LibraryEntry(
+        ("a", "b", "c", "workspace"),
+        {
+            "compute": "32F",
+            "a_transposed": False,
+            "b_transposed": False,
+            "columns": 0,
+            "depth": 0,
+            "groups": "",
+        },
+        ("nvmath",),
+    ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its
     # knobs; without one, the first that its heuristics offer is taken. What is `fused` is part of

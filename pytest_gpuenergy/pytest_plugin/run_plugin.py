@@ -210,10 +210,10 @@ class RunPlugin:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Create the folder of an export if there are energy items, whether or not they succeed.
 
-        What all kernels need on an emulated GPU is built from now on, while the first item begins.
+        What all kernels need is made from now on, while the first item begins.
         """
         card, any_energy = self.session.card, any(map(measures_energy, session.items))
-        if any_energy and runs_items(self._config) and card.opened and card.device.emulated:
+        if any_energy and runs_items(self._config) and card.opened:
             card.device.prepare(())
         from pytest_gpuenergy.ab import begin_export
 

@@ -4,8 +4,15 @@ from .account.account import (
     LAYERS as LAYERS,
     Account as Account,
     account_for_step as account_for_step,
+    gaps_key as gaps_key,
+    module_level as module_level,
     savings as savings,
     step_key as step_key,
+)
+from .account.change_savings import (
+    Change as Change,
+    change_lines as change_lines,
+    change_savings as change_savings,
 )
 from .account.product_savings import (
     CapSavings as CapSavings,
@@ -34,6 +41,7 @@ from .extract.calls import (
     read_calls as read_calls,
     unevenly_called as unevenly_called,
     unique_calls as unique_calls,
+    with_calls_of_graph as with_calls_of_graph,
     write_calls as write_calls,
 )
 from .extract.exchanges import merged as merged
@@ -76,8 +84,14 @@ from .extract.unique_kernels import (
     replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
-from .play.live import capture_step as capture_step
-from .play.rank_replay import ReplayOptions as ReplayOptions
+from .play.changes import (
+    ModuleCalls as ModuleCalls,
+    ResultReads as ResultReads,
+    changes_of as changes_of,
+    fusible_modules as fusible_modules,
+)
+from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
+from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
 from .play.recorded import argument_bytes as argument_bytes
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
@@ -107,6 +121,7 @@ from .power import (
 )
 from .profile.capture import (
     CallRecorder as CallRecorder,
+    LiveCall as LiveCall,
     copied_tensor as copied_tensor,
     describe as describe,
 )
@@ -124,9 +139,11 @@ from .profile.profiling import (
 )
 from .profile.programs import (
     ExportRecord as ExportRecord,
+    FunctionProgram as FunctionProgram,
     Prompt as Prompt,
     check_packages as check_packages,
     read_record as read_record,
+    told_of_capture as told_of_capture,
 )
 from .profile.reuse import (
     Reuse as Reuse,

@@ -23,6 +23,8 @@ from pytest_gpuenergy.support import (
 TRACE = "trace.json.gz"
 TRACES = (TRACE, "trace.json")
 """The names that a trace may have in a folder; ours is the first."""
+GRAPH_TRACE = "graph_trace.json.gz"
+"""The trace of a run in which a program makes the calls of its CUDA graph, if they differ."""
 PROFILE_JSON = "profile.json"
 HOST = "cpu"
 """The name of the device in a profile of the host's operators."""
@@ -61,6 +63,10 @@ class ProfileRecord(Struct, frozen=True):
         export: The file that the model was exported to; empty if it was not.
         tf32: Whether PyTorch was allowed to compute products of float32 matrices with TF32
             instructions; False in profiles of earlier releases, which did not record it.
+        modules: The names of the modules outside of the layers, see
+            `TorchProgram.outer_modules`.
+        graph_differs: Whether the program makes other calls while a CUDA graph is captured. Their
+            trace is `GRAPH_TRACE`.
     """
 
     model: str
@@ -83,6 +89,8 @@ class ProfileRecord(Struct, frozen=True):
     power: PowerAlignment | None = None
     export: str = ""
     tf32: bool = False
+    modules: tuple[str, ...] = ()
+    graph_differs: bool = False
 
     @property
     def work(self) -> str:

@@ -119,6 +119,7 @@ from .text import (
     aligned as aligned,
     emulated_mark as emulated_mark,
     fitted as fitted,
+    joined_or_hashed as joined_or_hashed,
     printable as printable,
     printable_output as printable_output,
     printable_text as printable_text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import sys
@@ -169,3 +170,20 @@ def span(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+_LONGEST_JOINED = 32
+"""The most characters that `joined_or_hashed` joins."""
+
+
+def joined_or_hashed(words: Iterable[object]) -> str:
+    """Return words with dots, such as ``512.0.128``, for names of files and items.
+
+    Where these would be long, it is their number and the beginning of their SHA-256, such as
+    ``64h1a2b3c4d5e6f``.
+    """
+    parts = [str(word) for word in words]
+    text = ".".join(parts)
+    if len(text) <= _LONGEST_JOINED:
+        return text
+    return f"{len(parts)}h{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -43,6 +43,7 @@ from .gemm.estimate import estimated_cycles as estimated_cycles
 from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
     cublas_call as cublas_call,
+    grouped_call as grouped_call,
     triton_candidates as triton_candidates,
 )
 from .gemm.mma import MmaParameters as MmaParameters

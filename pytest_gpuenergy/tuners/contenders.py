@@ -19,7 +19,11 @@ from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
     find_headers,
 )
 from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
-from pytest_gpuenergy.tuners.gemm.library_kernels import cublas_call, triton_candidates
+from pytest_gpuenergy.tuners.gemm.library_kernels import (
+    cublas_call,
+    grouped_call,
+    triton_candidates,
+)
 from pytest_gpuenergy.tuners.registry import records_of
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
@@ -220,8 +224,8 @@ def triton_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
 
 
 def cublas_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
-    """Return the best of all algorithms that cuBLASLt's heuristics offer."""
-    return _best_offered(cublas_call(gemm), gemm, bench)
+    """Return the best of all algorithms that cuBLASLt's heuristics offer, and of cuBLAS itself."""
+    return _best_offered(cublas_call(gemm), gemm, bench, grouped_call(gemm))
 
 
 def cudnn_call(conv: Conv2d) -> LibraryCall:
@@ -258,7 +262,12 @@ def cudnn_kernel(conv: Conv2d, bench: ContenderSetup) -> AnyKernel:
     return _best_offered(cudnn_call(conv), conv, bench)
 
 
-def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
+def _best_offered(
+    call: LibraryCall,
+    workload: Gemm | Conv2d,
+    bench: ContenderSetup,
+    other: LibraryCall | None = None,
+) -> AnyKernel:
     if reason := bench.gpu.refusal(call):
         raise UnavailableError(reason)
     try:
@@ -267,7 +276,7 @@ def _best_offered(call: LibraryCall, workload: Gemm | Conv2d, bench: ContenderSe
         if fault.outcome != "constraints":
             raise
         raise UnavailableError(str(fault)) from None
-    return best_of(candidates, workload, bench.gpu)
+    return best_of([*candidates, *([other] if other else [])], workload, bench.gpu)
 
 
 def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:

@@ -12,7 +12,9 @@ repeat one idea.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -62,6 +64,8 @@ class ParameterSpace(Generic[W]):
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
         """Start with the most promising parameters that are not known already."""
         del folder  # a proposer has no files
+        # On an emulated GPU, the processors that would compile ahead are those that run kernels.
+        processors = 0 if self.device.emulated else len(os.sched_getaffinity(0))
         proposer = TemplateProposer(
             self.workload,
             self.parameters,
@@ -70,6 +74,7 @@ class ParameterSpace(Generic[W]):
             self.first,
             self.at_once,
             self.effect_sd,
+            compiled_ahead=min(processors, _MAX_AHEAD),
         )
         proposer.learn(known())
         return proposer
@@ -114,6 +119,8 @@ if TYPE_CHECKING:
     _Numbers = npt.NDArray[np.float64]
 
 _MAX_BATCH = 32
+_MAX_AHEAD = 16
+"""As many kernels as are compiled at the same time, see `CompilerPools`."""
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""
@@ -139,6 +146,8 @@ class TemplateProposer(Generic[W]):
         at_once: the number of candidates in a batch while little is known.
         effect_sd: the standard deviation of the effect of one choice on the logarithm of the cost,
             before anything is known.
+        compiled_ahead: the most kernels to compile beyond those of a batch while it is timed,
+            because they will probably be the next. What is tried does not depend on it.
     """
 
     processes = 1
@@ -152,10 +161,12 @@ class TemplateProposer(Generic[W]):
         first: Sequence[TemplateParameters[W]] = (),
         at_once: int = 4,
         effect_sd: float = 0.2,
+        compiled_ahead: int = 0,
     ) -> None:
         self._workload = workload
         self._space = space
         self._prepare = prepare
+        self._compiled_ahead = compiled_ahead
         self._at_once = at_once
         self._place = {recipe_of(parameters): place for place, parameters in enumerate(space)}
         self._left = set(range(len(space)))
@@ -173,7 +184,11 @@ class TemplateProposer(Generic[W]):
         batch = min(max(self._at_once, known // _SHARE), _MAX_BATCH)
         chosen = [place for place in self._first if place in self._left][:wanted]
         self._left.difference_update(chosen)
-        best = self._model.best(self._left, max(0, min(wanted, batch) - len(chosen)))
+        count = max(0, min(wanted, batch) - len(chosen))
+        ahead = min(self._compiled_ahead, wanted - len(chosen) - count)
+        # The first of more are the same, because one is chosen after another.
+        ranked = self._model.best(self._left, count + ahead)
+        best, foreseen = ranked[:count], ranked[count:]
         self._left.difference_update(best)
         chosen += best
         candidates = []
@@ -186,6 +201,9 @@ class TemplateProposer(Generic[W]):
             else:
                 self._prepare(kernel)
                 candidates.append(Candidate(recipe, kernel))
+        for place in foreseen:
+            with suppress(InputError):
+                self._prepare(self._space[place].kernel(self._workload))
         return candidates
 
     def learn(self, feedback: Sequence[Feedback]) -> None:

@@ -9,7 +9,8 @@ Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scali
 
 from __future__ import annotations
 
-import hashlib
+import functools
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.support import InputError, joined_or_hashed, shown
 from pytest_gpuenergy.workloads.activations import (
     ACTIVATIONS,
     EXACT_ACTIVATIONS,
@@ -87,8 +88,8 @@ _LEAST_POWER = -126
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor, because kernels use 32-bit indices."""
-_MAX_PRODUCTS = 4096
-"""The most products of a batch or groups of rows: kernels have a table of groups as constants."""
+_MAX_GROUPS = 1024
+"""The most groups of rows: kernels have a table of them as constants."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,8 @@ class Gemm(SumsOfProducts):
                 f"gemm needs M to be {sum(self.groups)}, the rows of its groups together, not "
                 f"{self.M}: with groups, M can be left out."
             )
-        if self.products > _MAX_PRODUCTS:
-            raise InputError(
-                f"gemm has at most {_MAX_PRODUCTS} products in a batch, or groups, not "
-                f"{self.products}."
-            )
+        if len(self.groups) > _MAX_GROUPS:
+            raise InputError(f"gemm has at most {_MAX_GROUPS} groups, not {len(self.groups)}.")
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
@@ -244,10 +242,28 @@ class Gemm(SumsOfProducts):
         """Whether there are several products, whose A and C have a dimension for them too."""
         return self.B > 1
 
-    @property
-    def rows_of_products(self) -> tuple[int, ...]:
-        """The rows of C in each product of a batch, or in each group."""
-        return self.groups or (self.M,) * self.B
+    @functools.cached_property
+    def first_rows(self) -> tuple[int, ...]:
+        """The first row of each group in A and C, and then M."""
+        return tuple(itertools.accumulate(self.groups, initial=0))
+
+    def first_tiles(self, height: int) -> tuple[int, ...]:
+        """Return the first row of tiles of each group, and the number of all rows of tiles.
+
+        Each group has tiles of its own.
+
+        Args:
+            height: the rows of a tile.
+        """
+        known = self._first_tiles
+        if height not in known:  # thousands of tilings ask for a few heights
+            counts = (-(-rows // height) for rows in self.groups)
+            known[height] = tuple(itertools.accumulate(counts, initial=0))
+        return known[height]
+
+    @functools.cached_property
+    def _first_tiles(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     @property
     def a_transposed(self) -> bool:
@@ -394,7 +410,7 @@ class Gemm(SumsOfProducts):
         """``gemm_M_512_N_256_K_640_layout_nn_mode_float32``; how inputs are drawn is no part."""
         known = {name: value for name, value in self.parameters.items() if name != "distribution"}
         if self.groups:
-            known["groups"] = _groups_name(self.groups)
+            known["groups"] = joined_or_hashed(self.groups)
         return "_".join(f"{name}_{value}" for name, value in known.items()).removeprefix("kind_")
 
     @property
@@ -412,7 +428,7 @@ class Gemm(SumsOfProducts):
             stored_as(dtype).itemsize for dtype in (self.type_of_a, self.dtype, self.output_type)
         )
         moved = self.B * self.M * (of_a * self.K + of_c * (1 + self.residual) * self.N)
-        matrices = sum(rows > 0 for rows in self.rows_of_products)
+        matrices = sum(rows > 0 for rows in self.groups) if self.groups else self.B
         moved += matrices * (of_b * self.K + of_c * self.bias) * self.N
         return moved + sum(scales.nbytes for scales in self._scales)
 
@@ -594,18 +610,6 @@ def _group_rows(given: object) -> tuple[int, ...]:
     return rows
 
 
-_GROUPS_IN_NAME = 32
-"""The most characters of the groups in a name; more are replaced by a hash."""
-
-
-def _groups_name(groups: Sequence[int]) -> str:
-    """Return ``512.0.128``, or ``64h1a2b3c4d5e6f`` where 64 groups would make a name too long."""
-    text = ".".join(map(str, groups))
-    if len(text) <= _GROUPS_IN_NAME:
-        return text
-    return f"{len(groups)}h{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-
 GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -726,7 +730,7 @@ def product_name(gemm: Gemm) -> str:
     """
     several = [f"b{gemm.B}"] if gemm.is_batch else []
     if gemm.groups:
-        several = [f"g{_groups_name(gemm.groups)}"]
+        several = [f"g{joined_or_hashed(gemm.groups)}"]
     parts = ["gemm", *several, f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,6 +57,8 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder):
         "40x24x16_nt_bfloat16",
         "8x8x8_nn_lda16_ldb16",
         "8x8x8_tn_tf32_ldc9_sparse0.25",
+        "b32_40x24x16_nn_bfloat16",
+        "g6.0.3_9x24x16_tn_bias",
     ],
 )
 def test_an_id_in_a_report_can_be_run_without_its_sizes(folder, product):
@@ -94,6 +97,25 @@ def test_a_contender_is_asked_once_for_all_power_caps(folder, monkeypatch, error
     assert sorted(asked) == ["nn", "nt"]
     without = {"skipped" if error is UnavailableError else "failed": 6}
     result.assert_outcomes(**without, deselected=6 * OTHERS)
+
+
+@pytest.mark.parametrize("refused", [set(), {"nt"}])
+def test_the_next_kernel_is_made_while_an_item_runs(folder, monkeypatch, refused):
+    asked: dict[str, str] = {}
+    template = KNOWN["template"]
+
+    def fake(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
+        assert gemm.layout not in asked
+        asked[gemm.layout] = threading.current_thread().name
+        if gemm.layout in refused:
+            raise UnavailableError("There is none.")
+        return template(gemm, setup)
+
+    monkeypatch.setitem(cast("dict[str, Any]", KNOWN), "template", fake)
+    result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", *TEMPLATE)
+    assert asked["nn"] == threading.main_thread().name
+    assert asked["nt"].startswith("kernels-ahead")
+    result.assert_outcomes(passed=2 - len(refused), skipped=len(refused), deselected=2 * OTHERS)
 
 
 def test_trials_have_no_effect(folder):

@@ -57,3 +57,47 @@ def test_an_unknown_row_is_refused():
 def test_the_tutorial_has_the_files_of_its_project(name):
     titles = dict(waiting._TITLED.findall(waiting.TUTORIAL.read_text(encoding="utf-8")))
     assert name in titles
+
+
+def test_the_parts_of_items_add_up_to_the_time_until_their_results(tmp_path):
+    report = tmp_path / "report.json"
+    phases = ({"verify": 2.0, "heat": 5.0}, {"verify": 1.0}, {"verify": 2.0, "heat": 1.0})
+    items = [
+        {
+            "phases_s": each,
+            "energy_mj": 50.0,
+            "energy_mj_ci95": {"low": 50.0 - off, "high": 50.0 + off},
+        }
+        for each, off in zip(phases, (1.0, 0.5, 0.7), strict=True)
+    ]
+    report.write_text(json.dumps({"measurements": items}))
+    parts = waiting.item_parts(report, Waiting(20.0, 9.0, first_s=8.0, next_s=3.0))
+    assert parts == {
+        "first: verify": 2.0,
+        "first: heat": 5.0,
+        "first: else": 1.0,
+        "first: interval, per cent": pytest.approx(2.0),
+        "next: verify": 1.5,
+        "next: heat": 0.5,
+        "next: else": 1.0,
+        "next: interval, per cent": pytest.approx(1.2),
+    }
+
+
+def test_the_parts_of_a_search_are_those_of_its_trace(tmp_path):
+    folder = tmp_path / "kernels" / "_scale"
+    folder.mkdir(parents=True)
+    table = "| what | s | s each |\n|---|---|---|\n| evaluate: load | 3.40 | 0.26 |\n"
+    intro = "| other | 1.00 | table |\n"
+    text = f"{intro}Wall time of the latest run, of which 2 states were evaluated:\n\n{table}"
+    (folder / "trace.md").write_text(text)
+    assert waiting.search_parts(tmp_path) == {"evaluate: load": 3.4}
+
+
+def test_parts_are_printed_if_they_are_asked_for(monkeypatch, capsys):
+    row = Row("quick", "a quick one", "1 s", lambda _: Waiting(1.0, 0.5, parts_s={"verify": 0.25}))
+    monkeypatch.setattr(waiting, "ROWS", (row,))
+    assert waiting.main([]) == 0
+    assert "verify" not in capsys.readouterr().out
+    assert waiting.main(["--parts"]) == 0
+    assert capsys.readouterr().out.endswith("| quick | verify | 0.25 |\n")

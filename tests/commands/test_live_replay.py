@@ -25,6 +25,33 @@ sparse, dense = torch.eye(8).to_sparse(), torch.ones(8, 8)
 def compute():
     return torch.sparse.mm(sparse, dense) + dense
 """
+CAUTIOUS = """
+import torch
+
+value = torch.ones(8, 8)
+
+
+def compute():
+    product = value @ value
+    if torch.cuda.is_current_stream_capturing():
+        return product.relu() @ value
+    return product.exp()
+"""
+FAILS_IN_GRAPH = """
+import torch
+
+value = torch.ones(8, 8)
+
+
+def compute():
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("it reads a value on the host")
+    return value @ value
+"""
+LEVELS = (
+    *("graph", "eager", "layers", "module.transformer.word_embeddings"),
+    *("module.transformer.word_embeddings_layernorm", "module.transformer.ln_f", "module.lm_head"),
+)
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
 
@@ -79,9 +106,7 @@ class TestWithPyTorch:
         assert replay(run, "--cache", cache) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
-        levels = {
-            f"step{step}-{level}" for step in (0, 1) for level in ("graph", "eager", "layers")
-        }
+        levels = {f"step{step}-{level}" for step in (0, 1) for level in (*LEVELS, "graph-gaps")}
         assert len(measured) == len(set(measured))
         assert set(measured) == expected | levels
 
@@ -89,7 +114,7 @@ class TestWithPyTorch:
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["step"], one["level"]) for one in report["accounts"]}
-        assert found == {(step, how) for step in (0, 1) for how in ("graph", "eager", "layers")}
+        assert found == {(step, level) for step in (0, 1) for level in LEVELS}
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert report["missing"] == {}
         assert len(report["measurements"]) == len(measured)
@@ -223,6 +248,64 @@ class TestWithPyTorch:
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         (product,) = [one for one in calls if one["operator"] == "aten.linear.default"]
         assert (product["calls"], len(product["turns"]), product["layers"]) == (2, 2, [0, 1])
+
+    @pytest.mark.parametrize("runs", ["1", "2"])
+    def test_calls_that_only_a_graph_makes_count_in_its_account(
+        self, tmp_path, runs, measured, monkeypatch, capsys
+    ):
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+        name, run = write_module(tmp_path, monkeypatch, CAUTIOUS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run, "--runs", runs) == 0
+        assert (
+            "while a CUDA graph is captured, such as aten.matmul.default, aten.relu.default"
+            in capsys.readouterr().err
+        )
+        assert replay(run, "--changes") == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        operators = {one["id"]: one["operator"].split(".")[1] for one in calls}
+        assert set(operators) < set(measured)
+        assert "step0-graph-from-host" in measured
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        counted = {
+            one["level"]: {operators[part["call"]]: part["calls"] for part in one["parts"]}
+            for one in report["accounts"]
+        }
+        assert counted == {"graph": {"matmul": 2, "relu": 1}, "eager": {"matmul": 1, "exp": 1}}
+        assert all(one["coverage"] == 1.0 for one in report["accounts"])
+        (saving,) = report["changes"]
+        assert saving["change"]["words"] == "capture the calls that are made from the host"
+
+    def test_a_program_that_fails_while_it_is_captured_is_profiled_as_it_runs(
+        self, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+        name, run = write_module(tmp_path, monkeypatch, FAILS_IN_GRAPH), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert json.loads((run / "profile.json").read_text())["graph_differs"] is False
+
+    @pytest.mark.parametrize(("options", "brief"), [((), False), (("--brief",), True)])
+    def test_a_call_is_measured_for_as_long_as_its_share_deserves(
+        self, run, measured, options, brief, monkeypatch
+    ):
+        longest_s: dict[str, float] = {}
+        stand_in = Harness.measure_callable
+
+        def measure(self: Harness, *args: Any, settings: Any = None, **others: Any) -> Any:
+            found = stand_in(self, *args, settings=settings, **others)
+            longest_s[measured[-1]] = 5.0 if settings is None else settings.max_measure_s
+            return found
+
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        calls = _prefill_first(run / "operator_calls.jsonl")
+        for number, one in enumerate(calls):  # a large, a small and many tiny ones in each step
+            one["total_us"] = one["calls"] * (1e6, 2e4)[number] if number < 2 else 1e-3
+            one["steps"] = {"0": 1, "1": 1}
+        (run / "operator_calls.jsonl").write_text("\n".join(map(json.dumps, calls)))
+        assert replay(run, *options) == 0
+        found = [longest_s[one["id"]] for one in calls if one["id"] in longest_s]
+        assert found[0] == (1.0 if brief else 5.0)
+        assert {longest_s["step0-graph"], longest_s["step1-eager"]} == {found[0]}
+        assert set(found) == ({1.0, 0.3} if brief else {5.0, 1.0, 0.3})
 
     def test_calls_with_sparse_tensors_count_as_missing(self, tmp_path, measured, monkeypatch):
         name, run = write_module(tmp_path, monkeypatch, SPARSE_PRODUCT), tmp_path / "run"

@@ -97,10 +97,13 @@ def tiles(draw):
     corner = tuple(
         draw(st.integers(-edge - 1, dim + 1)) for edge, dim in zip(box, dims, strict=True)
     )
-    given_map = TensorMap("map", "T", dtype, dims, tuple(strides), box, swizzle)
+    offset = 16 * draw(st.integers(0, 2))
+    given_map = TensorMap(
+        "map", "T", dtype, dims, tuple(strides), box, swizzle, offset_bytes=offset
+    )
     index = np.indices(box[::-1]).reshape(rank, -1)[::-1] + np.array(corner)[:, None]
     inside = ((index >= 0) & (index < np.array(dims)[:, None])).all(axis=0)
-    places = (index * np.array([item, *strides])[:, None]).sum(axis=0)
+    places = offset + (index * np.array([item, *strides])[:, None]).sum(axis=0)
     held = np.arange(index.shape[1]) * item
     held ^= (held >> 7) % max(swizzle // 16, 1) << 4
     return given_map, corner, np.where(inside, places, -1), held

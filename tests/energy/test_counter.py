@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -317,6 +318,44 @@ def test_a_counter_that_changes_its_schedule_in_an_item_loses_no_energy():
     rise_mj = edges[-1].energy_mj - edges[1].energy_mj
     assert rise_mj / 1e3 / (times_s[-1] - times_s[1]) == pytest.approx(400.0, rel=0.02)
     assert counter.period_s == pytest.approx(0.1, rel=0.1)
+
+
+def short_run(counter: EnergyCounter, edges: int = 6) -> list[Edge]:
+    """Return the edges of a run that is too short to learn a schedule from."""
+    return [counter.probe(), *(counter.next_edge(1) for _ in range(edges - 1))]
+
+
+@given(
+    st.floats(0.05, 0.2), PHASES, st.floats(1e-4, 0.004), st.lists(st.floats(0.1, 3.0), max_size=4)
+)
+def test_short_runs_learn_a_schedule_together(period_s, phase_s, read_s, pauses_s):
+    card = Card(stepping(period_s, phase_s), read_s)
+    counter = EnergyCounter(card.device)
+    for pause_s in (*pauses_s, 0.5, 0.5, 0.5):
+        for edge in short_run(counter):
+            assert edge.energy_mj == card.energy_mj(edge.time_s + period_s / 4)
+        assert counter.period_s == pytest.approx(period_s, rel=0.05)
+        card.now += pause_s
+    before = card.reads
+    counter.probe()
+    counter.next_edge(1)
+    assert card.reads - before < 2 + period_s / read_s
+
+
+def test_a_counter_that_shifts_between_short_runs_loses_no_energy():
+    """Its steps begin anew with each load, so that those of several runs have no common period."""
+    begin_s = 0.0
+    card = Card(lambda now_s: round(4000 * ((now_s - begin_s) // 0.1 + 1e3 * begin_s)))
+    counter = EnergyCounter(card.device)
+    for shift_s in (0.0, 0.037, 0.061, 0.013, 0.088):
+        begin_s = card.now + shift_s
+        card.now = begin_s + 0.05
+        edges = short_run(counter, edges=9)
+        for before, after in itertools.pairwise(edges):
+            steps = round((after.time_s - before.time_s) / 0.1)
+            assert after.energy_mj - before.energy_mj == 4000 * steps
+        assert counter.period_s == pytest.approx(0.1, rel=0.1)
+        card.now += 2.0
 
 
 def test_after_a_long_time_the_schedule_is_learned_anew():

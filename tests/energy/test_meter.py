@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -513,14 +514,30 @@ def seconds(preheat: Preheat, settling: Settling | None = COLD, most_s: int = 10
         (20.0, COLD, 20),
         (0.0, COLD, 0),
         (20.0, SETTLED, 0),
-        (20.0, Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001), 20),
+        (20.0, Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001), 5),
         (20.0, Settling(60.0, 60.2, 3.0, 0.4, 0.004, 0.001), 0),
         (20.0, None, 0),
     ],
-    ids=["cold", "no time", "settled", "open", "an error that heating leaves", "no temperature"],
+    ids=[
+        "cold",
+        "no time",
+        "settled",
+        "open, and not narrowed by heating",
+        "an error that heating leaves",
+        "no temperature",
+    ],
 )
 def test_a_card_is_heated_while_it_may_get_warmer(longest_s, settling, expected_s):
     assert seconds(Preheat(longest_s, lambda _: None), settling) == expected_s
+
+
+def test_heating_goes_on_while_it_narrows_what_is_possible():
+    preheat = Preheat(60.0, lambda _: None)
+    for now_s in range(60):
+        open_k = max(1.0, 8.0 - 0.2 * now_s)  # 0.32 % less in 4 s, until second 35
+        if not preheat.goes_on(float(now_s), Settling(60.0, 60.2, open_k, open_k, 0.004, 0.001)):
+            break
+    assert 35 < now_s < 40
 
 
 def test_the_seconds_are_for_all_runs_together():
@@ -552,3 +569,147 @@ def test_a_heating_up_of_less_than_a_second_is_not_announced():
     preheat.goes_on(0.9, COLD)
     preheat.goes_on(1.0, SETTLED)
     assert told == []
+
+
+def test_the_next_meter_knows_how_the_card_is_cooled(device, repeat, tmp_path):
+    path = tmp_path / "memory" / "card.json"
+    path.parent.mkdir()
+    settings = MeterSettings(preheat_s=0.0)
+
+    def open_k() -> float:
+        device.clock.sleep_s(300.0)
+        with repeat() as repeater:
+            settling = EnergyMeter(device, settings, memory=path).measure(repeater).settling
+        assert settling is not None
+        return settling.open_k
+
+    with repeat() as repeater:
+        EnergyMeter(device, MeterSettings(preheat_s=60.0), memory=path).measure(repeater)
+    known = open_k()
+    content = path.read_bytes()
+    path.unlink()
+    assert known < 0.7 * open_k()
+    for torn in (b"", content[: len(content) // 2], content.replace(b"0.", b"-0."), b"[1]"):
+        path.write_bytes(torn)
+        assert open_k() > 1.3 * known
+    assert path.read_bytes() != b"[1]"
+
+
+def test_a_meter_measures_although_its_memory_cannot_be_written(device, repeat, tmp_path):
+    (tmp_path / "file").touch()
+    with repeat() as repeater:
+        reading = EnergyMeter(device, memory=tmp_path / "file" / "card.json").measure(repeater)
+    assert reading.settling is not None
+
+
+class LoadBeside:
+    """A heater that is a load of the same emulated card, and that may fail or hang.
+
+    Attributes:
+        fails: where it fails: ``load``, ``start``, ``stop``, or nowhere.
+        done: set once it has ended.
+    """
+
+    def __init__(self, inner: AbstractContextManager[Repeater], fails: str = "") -> None:
+        self._inner = inner
+        self._ended = threading.Event()
+        self.fails = fails
+        self.done = threading.Event()
+        self.running = threading.Event()
+
+    def __enter__(self) -> Any:
+        if self.fails == "load":
+            self.done.set()
+            raise DeviceError("no context")
+        if self.fails == "hang":
+            self._ended.wait(30)
+            self.done.set()
+            raise DeviceError("ended")
+        self._repeater = self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+        self.done.set()
+
+    def start(self) -> None:
+        if self.fails == "start":
+            raise KernelFault("runtime", "no launch")
+        self._repeater.start()
+        self.running.set()
+
+    def stop(self) -> Timeline:
+        timeline = self._repeater.stop()
+        if self.fails == "stop":
+            raise DeviceError("it died")
+        return timeline
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def heated(
+    device: EmulatedDevice, repeat: Repeat, monkeypatch: pytest.MonkeyPatch, fails: str = ""
+) -> tuple[EnergyMeter, LoadBeside]:
+    """Return a meter and the heater that has heated its card before its first measurement."""
+    heater = LoadBeside(repeat(0.02, 600.0), fails)
+    monkeypatch.setattr(device, "heater", lambda: heater)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    with meter.heating():
+        assert fails == "hang" or heater.done.wait(20)
+    assert heater.done.wait(20)
+    return meter, heater
+
+
+def test_a_card_that_was_heated_beside_other_work_is_heated_less(device, repeat, monkeypatch):
+    meter, _ = heated(device, repeat, monkeypatch)
+    with repeat() as repeater:
+        witness = Witness(repeater, device)
+        begin_s = device.clock.now_s()
+        reading = meter.measure(witness)
+        took_s = device.clock.now_s() - begin_s
+        device.clock.sleep_s(0.1)
+        cold, _ = measure(device, repeat(), MeterSettings(preheat_s=0.0))
+    assert took_s < 5.0
+    assert reading.energy_mj.low < witness.true_energy_mj < reading.energy_mj.high
+    assert reading.settling is not None
+    assert cold.flags == reading.flags == ()
+
+
+@pytest.mark.parametrize("fails", ["load", "start", "stop", "hang"])
+def test_a_heater_that_fails_only_leaves_the_card_colder(device, repeat, monkeypatch, fails):
+    meter, _ = heated(device, repeat, monkeypatch, fails)
+    with repeat() as repeater:
+        witness = Witness(repeater, device)
+        reading = meter.measure(witness)
+    assert reading.energy_mj.low < witness.true_energy_mj < reading.energy_mj.high
+
+
+def test_an_error_beside_the_heater_ends_it(device, repeat, monkeypatch):
+    heater = LoadBeside(repeat(0.02, 600.0))
+    monkeypatch.setattr(device, "heater", lambda: heater)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=1e6))
+
+    def verify() -> None:
+        with meter.heating():
+            assert heater.running.wait(20)
+            raise KernelFault("correctness", "wrong")
+
+    with pytest.raises(KernelFault, match="wrong"):
+        verify()
+    assert heater.done.is_set()
+
+
+def test_a_card_is_not_heated_beside_other_work_right_after_a_run(device, repeat, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(device, "heater", lambda: asked.append(1))
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    with repeat() as repeater:
+        meter.measure(repeater)
+    with meter.heating():
+        assert asked == []
+    device.clock.sleep_s(MIN_PAUSE_S + 1.0)
+    with meter.heating():
+        assert asked == [1]
+    with EnergyMeter(device, MeterSettings(preheat_s=0.0)).heating():
+        assert asked == [1]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from msgspec import structs
 
-from pytest_gpuenergy.energy import Leakage, Settling, ThermalModel, ThermalSample, step_error
+from pytest_gpuenergy.energy import (
+    Cooling,
+    Leakage,
+    Settling,
+    ThermalModel,
+    ThermalSample,
+    step_error,
+)
 
 STEP_S = 0.1
 
@@ -254,3 +263,54 @@ def test_a_run_that_warms_the_card_by_far_shows_the_slope(per_k, drift):
 def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(drift, count):
     found = Leakage().plus(500 * (1 + np.linspace(0, drift, count)), np.linspace(50, 50.3, count))
     assert abs(found.per_k - Leakage().per_k) < Leakage().error / 2
+
+
+@functools.cache
+def remembered(sink_k_per_w: float) -> Cooling:
+    """What is known about a card after a session of a minute."""
+    card = Card(sink_k_per_w=sink_k_per_w)
+    model = ThermalModel(card.rest())
+    model.add_run(card.run(500.0, 60.0))
+    return model.cooling
+
+
+@pytest.mark.parametrize("sink_k_per_w", [0.003, 0.010, 0.022])
+def test_a_second_session_knows_sooner_where_a_card_settles(sink_k_per_w):
+    known = remembered(sink_k_per_w)
+    card = Card(sink_k_per_w=sink_k_per_w, rng=np.random.default_rng(6))
+    rest = card.rest()
+    run = card.run(540.0, 3.0)
+    first, second = (ThermalModel(rest, each).settling(run, 8) for each in (None, known))
+    end_c = card.temperature_c(540.0, 540.0)
+    assert abs(second.settled_c - end_c) < max(1.0, abs(first.settled_c - end_c))
+    assert abs(second.settled_c - end_c) < 2 * second.error_k
+
+
+@given(
+    before_k=st.sampled_from([0.0, 2.0, 13.0]), now_k=st.floats(0.0, 18.0), sink_s=st.floats(6, 25)
+)
+def test_a_card_that_is_cooled_differently_now_settles_within_the_error(before_k, now_k, sink_s):
+    known = remembered(before_k / 700)
+    assert known.is_sound
+    card = Card(sink_k_per_w=now_k / 700, sink_s=sink_s, air_c=28.0)
+    model = ThermalModel(card.rest(), known)
+    settling = model.settling(card.run(540.0, 12.0), trials=8)
+    off_k = settling.settled_c - card.temperature_c(540.0, 540.0)
+    assert abs(off_k) < 3 * settling.error_k
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": (1.0,)},
+        {"weights": (-1.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0)},
+        {"means": ((math.nan, 0.0),) * 7},
+        {"covariances": ((1.0, 2.0, 1.0),) * 7},
+        {"covariances": ((0.0, 0.0, 1.0),) * 7},
+    ],
+    ids=["length", "negative", "nan", "indefinite", "zero"],
+)
+def test_what_describes_no_distributions_is_not_sound(change):
+    known = remembered(0.022)
+    assert known.is_sound
+    assert not structs.replace(known, **change).is_sound

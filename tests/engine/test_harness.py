@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,7 +29,7 @@ from pytest_gpuenergy.engine import (
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, RecordedFigures
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import FIGURES, Measurement, WorkloadInfo, check
-from pytest_gpuenergy.support import KernelFault, decode, encode
+from pytest_gpuenergy.support import DeviceError, KernelFault, decode, encode
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
 SMALL = Conv2d.of("small", 1, 8, 8, 8, 4, 3, 3, 1, 1)
@@ -420,3 +421,40 @@ def test_a_workload_without_a_hash_is_verified_every_time():
     for _ in range(2):
         found.verify(KERNEL, Unhashable("double", TENSORS, double))
     assert device.runs == 2 * EACH
+
+
+class NotedHeater:
+    """A heater that runs nothing, and notes when it begins and ends."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Repeater:
+        self._events.append("heat")
+        self._ended.wait(30)  # it takes as long to load as there is to do
+        raise DeviceError("It has been ended.")
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def end(self) -> None:
+        self._events.append("heated")
+        self._ended.set()
+
+
+def test_a_card_is_heated_while_its_kernel_is_verified_but_not_measured(device, monkeypatch):
+    events: list[str] = []
+    monkeypatch.setattr(device, "heater", lambda: NotedHeater(events))
+    for name in ("compile", "load", "repeat"):
+        plain = getattr(device, name)
+
+        def noted(*arguments: Any, plain: Any = plain, name: str = name) -> Any:
+            events.append(name)
+            return plain(*arguments)
+
+        monkeypatch.setattr(device, name, noted)
+    measurement = Harness(device).measure_kernel(conv(), SMALL, SUBJECT)
+    assert measurement.measured
+    order = [events.index(name) for name in ("load", "heated", "repeat")]
+    assert order == sorted(order)
+    assert events.index("heat") < events.index("heated")

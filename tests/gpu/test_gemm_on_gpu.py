@@ -12,7 +12,14 @@ from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS, TEMPLATES, ContenderSetup, KernelStore, rank_kernels
+from pytest_gpuenergy.tuners import (
+    CONTENDERS,
+    TEMPLATES,
+    ContenderSetup,
+    KernelStore,
+    grouped_call,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuning import card_resources
 from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
@@ -74,6 +81,41 @@ ENDS: list[dict[str, Any]] = [
 def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
     gemm = Gemm("g", *sizes, "tn", mode, ldc=LONGER.get(sizes, 0), **end)
     check_offered(gpu, gemm)
+
+
+SEVERAL: list[dict[str, Any]] = [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("sizes", [(341, 257, 515), (341, 264, 520)], ids=str)
+@pytest.mark.parametrize("several", SEVERAL, ids=str)
+def test_offered_parameters_compute_batches_and_groups(gpu, several, sizes, mode, layout):
+    check_offered(gpu, Gemm("g", *sizes, layout, mode, bias=True, **several))
+
+
+@pytest.mark.parametrize("contender", ["triton", "cublas"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "tf32", "float16"])
+@pytest.mark.parametrize("several", SEVERAL, ids=str)
+def test_other_contenders_compute_batches_and_groups(
+    gpu, tmp_path, several, mode, layout, contender
+):
+    gemm = Gemm("g", 341, 264, 520, layout, mode, bias=True, **several)
+    with KernelStore() as store:
+        kernel = CONTENDERS[contender](gemm, ContenderSetup(gpu, tmp_path, store))
+    verified = verify_on_device(gpu, kernel, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "tf32", "float16", "bfloat16"])
+def test_cublas_multiplies_all_groups_by_one_call(gpu, mode, layout):
+    gemm = Gemm("g", 341, 264, 520, layout, mode, **SEVERAL[1])
+    call = grouped_call(gemm)
+    assert call is not None
+    verified = verify_on_device(gpu, call, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
 @pytest.mark.parametrize("contender", ["triton", "cublas"])

@@ -18,10 +18,14 @@ from pytest_gpuenergy.replay import (
     Account,
     UniqueCall,
     account_for_step,
+    call_settings,
     extract_kernels,
+    gaps_key,
+    module_level,
     read_calls,
     replayed_key,
     savings,
+    step_key,
 )
 
 
@@ -177,6 +181,63 @@ def test_only_calls_in_layers_count_for_the_layers():
     assert found.parts[0].calls == 48
 
 
+def test_only_calls_in_a_module_count_for_it():
+    calls = [replace(call("a", {0: 50}, {0: 48}), steps_in_modules={1: {0: 2}})]
+    found = account_for_step(
+        *(0, module_level("head"), measurement(2.0, 2.0), calls, {"a": measurement(1.0, 1.0)}),
+        *(1.0, 1),
+        modules=("norm", "head"),
+    )
+    assert (found.parts[0].calls, found.residual_mj) == (2, 0.0)
+
+
+class TestGapPower:
+    """The power in the gaps of a graph, measured with an empty kernel after each call."""
+
+    def account(self, level: str, **gapped: object) -> Account:
+        measured = {
+            "a": measurement(1.0, 400.0),
+            step_key(0, GRAPH): measurement(10.0, 2000.0),
+            gaps_key(0): replace(measurement(12.0, 2400.0), **gapped),
+        }
+        whole = measurement(10.0, 2000.0)
+        return account_for_step(0, level, whole, [call("a", {0: 4})], measured, 50.0, 1)
+
+    @pytest.mark.parametrize("level", [GRAPH, LAYERS])
+    def test_gaps_of_graphs_take_what_empty_kernels_take(self, level):
+        found = self.account(level)
+        assert (found.gaps_ms, found.gaps_w) == (6.0, pytest.approx(200.0))
+        assert found.gaps_mj == pytest.approx(1200.0)
+        assert found.gaps_mj_half_width == pytest.approx((24.0 + 20.0) / 2.0 * 6.0)
+
+    @pytest.mark.parametrize(
+        "gapped",
+        [
+            {"cap_binding": True},
+            {"time_ms": 10.0},
+            {"time_ms": None, "energy_mj": None, "raw_energy_mj": None},
+        ],
+        ids=["limited", "no longer", "no figures"],
+    )
+    def test_what_tells_nothing_of_gaps_is_not_used(self, gapped):
+        found = self.account(GRAPH, **gapped)
+        assert (found.gaps_w, found.gaps_mj, found.gaps_mj_half_width) == (50.0, 300.0, 0.0)
+
+    def test_gaps_of_the_host_take_the_power_after_a_load(self):
+        assert self.account(EAGER).gaps_w == 50.0
+
+
+@pytest.mark.parametrize(("energy_mj", "within"), [(404.0, True), (420.0, False)])
+def test_a_residual_is_within_the_intervals_or_not(energy_mj, within):
+    found = account_for_step(
+        *(0, GRAPH, measurement(1.0, energy_mj), [call("a", {0: 1})]),
+        {"a": measurement(1.0, 400.0)},
+        idle_w=50.0,
+        tokens=1,
+    )
+    assert found.is_within_intervals == within
+
+
 def test_calls_that_the_limit_held_back_alone_are_named():
     calls, alone = [call("a", {0: 1})], measurement(1.0, 1.0, cap_binding=True)
     whole = measurement(1.0, 1.0, cap_binding=False)
@@ -329,3 +390,21 @@ class TestBloomOnAnH200:
         assert found.coverage > 0.99
         assert found.time_error is not None
         assert abs(found.time_error) < 0.03
+
+
+def test_calls_that_take_little_of_every_step_are_measured_briefly():
+    calls = [
+        call("large", {0: 290, 1: 1}),
+        call("minor", {0: 9}),
+        call("slight", {0: 1, 1: 0}),
+        call("large later", {0: 1, 1: 99}),
+        call("elsewhere", {7: 5}),
+    ]
+    found = call_settings(calls, [0, 1])
+    assert {*found} == {"minor", "slight", "elsewhere"}
+    minor, slight = found["minor"], found["slight"]
+    assert slight.warmup_s + slight.min_measure_s < minor.warmup_s + minor.min_measure_s
+    assert slight.max_measure_s < minor.max_measure_s
+    assert found["elsewhere"] == slight
+    briefly = call_settings(calls, [0, 1], brief=True)
+    assert briefly == {**dict.fromkeys(briefly, slight), "large": minor, "large later": minor}

@@ -66,6 +66,14 @@ def test_calls_count_by_step_in_layers_and_outside():
     assert (one.steps, one.steps_in_layers) == ({0: 3}, {0: 2})
 
 
+def test_calls_outside_of_layers_count_by_module():
+    in_module = [launch(0, layer=None, module=2), launch(1, layer=None, module=2, phase="prefill")]
+    in_both = launch(2, module=1)  # a layer calls the module
+    (one,) = unique_calls([*in_module, in_both], [FORM] * 3)
+    assert (one.steps, one.steps_in_layers) == ({0: 3}, {0: 1})
+    assert one.steps_in_modules == {2: {0: 2}}
+
+
 def test_later_runs_count_for_the_mean_time_and_not_for_steps():
     launches = [launch(0, run=0), launch(1, run=1, duration_us=4.0), launch(2, run=2)]
     (one,) = unique_calls(launches, [FORM] * 3)

@@ -185,3 +185,123 @@ def test_triton_is_left_as_it_was(monkeypatch):
     plain = Jit.run
     run_jit(torch.ones(4), monkeypatch)
     assert Jit.run is plain
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    """Layers, which share a module with what is outside, between an embedding and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(5, 8)
+        self.act = torch.nn.ReLU()
+        block = torch.nn.ModuleDict({"layers": torch.nn.ModuleList(Layer(self.act) for _ in "ab")})
+        self.body = block
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(8, 5, bias=False)])
+
+    def forward(self, words: Any) -> Any:
+        value = self.words(words)
+        for layer in self.body["layers"]:
+            value = layer(value)
+        return self.heads[0](self.act(value)) + 1.0
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc]
+    """A product and an activation."""
+
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        self.product, self.act = torch.nn.Linear(8, 8, bias=False), act
+
+    def forward(self, value: Any) -> Any:
+        return self.act(self.product(value))
+
+
+@pytest.fixture
+def program() -> Any:
+    """A program that calls a `Model`."""
+    from pytest_gpuenergy.replay import FunctionProgram
+
+    model, words = Model(), torch.arange(3)
+    return FunctionProgram(name="tests:compute", function=lambda: model(words))
+
+
+def operators(function: Any) -> list[str]:
+    forms = record(lambda: function()).forms
+    return [form.operator.removeprefix("aten.").partition(".")[0] for form in forms]
+
+
+def test_modules_outside_of_layers_are_the_largest_without_a_layer(program):
+    assert list(program.outer_modules) == ["model.words", "model.act", "model.heads.0"]
+
+
+def test_each_module_of_a_step_can_be_repeated_alone(program):
+    from pytest_gpuenergy.replay import capture_step
+
+    with torch.inference_mode():
+        whole, levels = capture_step(program, None, 0)
+    assert operators(whole) == [*("embedding", *(2 * ["linear", "relu"])), "relu", "linear", "add"]
+    assert {level: operators(function) for level, function in levels.items()} == {
+        "module.model.words": ["embedding"],
+        "layers": ["linear", "relu"] * 2,
+        "module.model.act": ["relu"],  # of its three calls, that outside of layers
+        "module.model.heads.0": ["linear"],
+    }
+
+
+def test_an_empty_kernel_follows_each_call_that_launches(monkeypatch):
+    from pytest_gpuenergy.replay import with_empty_kernels
+
+    seen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "_sleep", seen.append)
+    model, value = Tiny(), torch.ones(8, 4)
+    with torch.inference_mode():
+        model(value.t())
+        expected = model(value.t())
+        assert not seen
+        assert with_empty_kernels(lambda: model(value.t()))().equal(expected)
+    assert seen == [0, 0, 0]  # two products and a sum, and none for the transpose
+
+
+@pytest.mark.slow
+def test_calls_of_a_compiled_program_are_those_that_it_makes_otherwise():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    if not hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        pytest.skip("this PyTorch compiles nothing within a mode")
+    compiled = torch.compile(Tiny(), backend="aot_eager")
+    with torch.inference_mode():
+        compiled(torch.ones(4, 8))
+    names = [form.operator for form in record(lambda: compiled(torch.ones(4, 8))).forms]
+    assert "aten.mm.default" in names  # compilation takes linear layers apart
+    assert "aten.linear.default" not in names
+
+
+class Autotuner:
+    """As much of the kernels that ``torch.compile`` generates as a recorder sees."""
+
+    fn = SimpleNamespace(__name__="triton_poi_fused_double_0")
+    streams: list[int] = []  # noqa: RUF012 -- one for all
+
+    def run(self, value: Any, size: int, *, stream: int) -> None:
+        assert size == value.numel()
+        self.streams.append(stream)
+        value.mul_(2)
+
+
+def test_a_kernel_that_was_compiled_is_launched_again_on_the_current_stream(monkeypatch):
+    name = "torch._inductor.runtime.triton_heuristics"
+    monkeypatch.setitem(sys.modules, name, SimpleNamespace(CachingAutotuner=Autotuner))
+    current = SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
+    monkeypatch.setattr(Autotuner, "streams", [])
+    plain, value = Autotuner.run, torch.ones(4)
+    recorder = record(lambda given: Autotuner().run(given, 4, stream=99), value, keep=(0,))
+    (form,) = recorder.forms
+    assert form.operator == "triton.triton_poi_fused_double_0"
+    assert [form.arguments[0]["shape"], *form.arguments[1:]] == [[4], 4]  # and no stream
+    current.cuda_stream = 8
+    with torch.inference_mode():
+        recorder.kept[0]()
+    assert Autotuner.streams == [7, 8]
+    assert recorder.kept[0].tensors[0].tolist() == value.tolist() == [2.0] * 4
+    assert Autotuner.run is plain

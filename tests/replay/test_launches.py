@@ -69,6 +69,11 @@ def test_annotations_tell_phase_and_layer():
     assert (found.phase, found.layer) == ("prefill", 3)
 
 
+def test_an_annotation_tells_the_module_outside_of_the_layers():
+    found = only([lasting("user_annotation", "module 2", 1.0, 50.0), *layer(ts=2.0)])
+    assert (found.module, found.layer) == (2, None)
+
+
 @pytest.mark.parametrize("name", ["player 3", "layers", "ProfilerStep#3"])
 def test_other_annotations_tell_no_layer(name):
     assert only([lasting("user_annotation", name, 0.0, 90.0), *layer(ts=1.0)]).layer is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,24 @@ def test_each_size_has_a_text(report, contender):
     found = best_perf(report(contender("template"), contender("tvm", n=8), contender("tvm")))
     assert list(found) == ["M=64_N=32_K=16", "M=64_N=8_K=16"]
     assert len(ranks(found["M=64_N=32_K=16"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "folder"),
+    [
+        ({"B": 4}, "M=64_N=32_K=16_B=4"),
+        ({"groups": "60,0,4"}, "M=64_N=32_K=16_groups=60.0.4"),
+        ({"groups": ",".join(["1"] * 64)}, "M=64_N=32_K=16_groups=64h*"),
+        ({"groups": "../60"}, None),
+        ({"groups": "60,"}, None),
+        ({"B": "4"}, None),
+    ],
+)
+def test_batches_and_groups_have_texts_of_their_own(report, contender, more, folder):
+    one = contender("template")
+    several = replace(one.workload, parameters={**one.workload.parameters, **more})
+    found = best_perf(report(replace(one, workload=several)))
+    assert [fnmatch(name, folder or "") for name in found] == [True] * (folder is not None)
 
 
 def test_the_fastest_is_first(report, contender):

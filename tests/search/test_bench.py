@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -183,3 +184,25 @@ def test_a_search_for_time_measures_no_power(tmp_path):
     found = evaluated(tmp_path, Metric.TIME)
     assert found.time_ms == found.burst_time_ms
     assert (found.power_w, found.energy_mj, found.cap_binding) == (None, None, None)
+
+
+@pytest.mark.slow
+def test_a_search_on_a_real_card_learns_once_when_its_counter_advances(tmp_path, monkeypatch):
+    spec = read_spec(write(tmp_path))
+    monkeypatch.setattr(EmulatedDevice, "twin", lambda device: nullcontext(device))
+    with EmulatedDevice() as device:
+        bench = SearchBench(spec, device, Metric.EDP)
+        reads: list[int] = []
+        read = device.nvml.nvmlDeviceGetTotalEnergyConsumption
+
+        def counted(handle: object) -> int:
+            reads[-1] += 1
+            return int(read(handle))
+
+        monkeypatch.setattr(device.nvml, "nvmlDeviceGetTotalEnergyConsumption", counted)
+        energies_mj = []
+        for _ in range(3):
+            reads.append(0)
+            energies_mj.append(bench.evaluate(spec.baseline).energy_mj)
+    assert reads[2] < reads[0] / 2
+    assert energies_mj[1:] == pytest.approx(energies_mj[:1] * 2, rel=0.02)

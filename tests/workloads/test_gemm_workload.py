@@ -59,7 +59,7 @@ def direct(gemm: Gemm, inputs: dict[str, Any]) -> Any:
     if gemm.products == 1 and not gemm.groups:
         return directly(gemm, inputs)
     end, found = 0, []
-    for number, rows in enumerate(gemm.rows_of_products):
+    for number, rows in enumerate(gemm.groups or (gemm.M,) * gemm.B):
         begin, end = end, end + rows
         if not rows:
             continue
@@ -218,7 +218,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"M": 1 << 17, "N": 1 << 17}, "more elements than 32-bit indices can address"),
     ({"B": 4096, "M": 1024, "N": 1024}, "C of 4194304 rows of 1024, which are more elements"),
-    ({"B": 4097}, "at most 4096 products in a batch, or groups, not 4097"),
+    ({"groups": (8, *[0] * 1024)}, "at most 1024 groups, not 1025"),
     ({"B": 2, "groups": (8,)}, "cannot have both groups and a batch of B=2: give one of them"),
     ({"groups": (4, 5)}, "needs M to be 9, the rows of its groups together, not 8"),
     ({"groups": (0, 0)}, "needs a group with at least one row, and none has any"),

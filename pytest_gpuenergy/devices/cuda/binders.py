@@ -14,7 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_gpuenergy.devices.cuda.compilers import Binary
-from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan, offered_algorithms
+from pytest_gpuenergy.devices.cuda.cublaslt import (
+    grouped_launch,
+    matmul_plan,
+    offered_algorithms,
+)
 from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
 from pytest_gpuenergy.kernels import (
     CudaProgram,
@@ -189,6 +193,16 @@ def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
     return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
 
 
+def _cublas_grouped(
+    cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
+) -> Launcher:
+    addresses = {
+        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
+    }
+    launch = grouped_launch(cupy, call, job.io, addresses)
+    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+
+
 def _cudnn_convolution(
     cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
 ) -> Launcher:
@@ -223,6 +237,7 @@ def _cudnn_convolution(
 LIBRARY: Mapping[str, Callable[[Any, Job, LibraryCall, Mapping[str, Any]], Launcher]] = {
     "torch.matmul": _torch_matmul,
     "cublasLt.matmul": _cublas_matmul,
+    "cublas.grouped": _cublas_grouped,
     "cudnn.convolution": _cudnn_convolution,
 }
 """For each name of `LIBRARY_ENTRIES`, the function that binds the library call to its buffers."""
@@ -417,7 +432,7 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
-        ctypes.c_void_p(address),
+        ctypes.c_void_p(address + tensor_map.offset_bytes),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
         *box,

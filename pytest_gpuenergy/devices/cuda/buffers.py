@@ -48,9 +48,7 @@ class CudaBuffers:
 
     def upload(self) -> BufferSet:
         """Return a set of the arenas, or copies if they are not in place, and new workspaces."""
-        return {
-            name: self._cupy.asarray(arena.image()) for name, arena in self._arenas.items()
-        } | self._workspaces()
+        return self._tensors() | self._workspaces()
 
     def refill(self, buffer_set: BufferSet) -> None:
         """Write the arenas' contents to a set, and the next kind of poison to its workspaces.
@@ -73,9 +71,9 @@ class CudaBuffers:
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Return sets like that of `upload`, where the driver places them."""
-        first = self.upload()
+        first = self._tensors()
         return [
-            {name: first[name].copy() for name in self._arenas} | self._workspaces()
+            {name: image.copy() for name, image in first.items()} | self._workspaces()
             for _ in range(count)
         ]
 
@@ -161,6 +159,9 @@ class CudaBuffers:
                     raise KernelFault(
                         "correctness", f"The kernel writes outside its workspace {space.name!r}."
                     )
+
+    def _tensors(self) -> dict[str, Any]:
+        return {name: self._cupy.asarray(arena.image()) for name, arena in self._arenas.items()}
 
     def _workspaces(self) -> dict[str, Any]:
         images = {}

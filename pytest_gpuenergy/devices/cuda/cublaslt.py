@@ -1,14 +1,15 @@
 """Matrix products by cuBLASLt, through NVIDIA's nvmath-python, planned before they are launched.
 
 cuBLASLt stores matrices by columns. A matrix stored by rows is for it the transposed matrix, so it
-computes C^T = B^T A^T. A batch is one call of it, and groups are a call each.
+computes C^T = B^T A^T. A batch is one call of it, and groups are a call each; cuBLAS itself has
+one call for all groups.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -154,10 +155,74 @@ def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
     for part, content in zip(_parts(call, io), str(options["algorithm"]).split(","), strict=True):
         algorithm = np.frombuffer(bytes.fromhex(content), library.matmul_algo_dtype).copy()
         problem, result = _problem_of(call, io, part), library.MatmulHeuristicResult()
-        with _refusals():
+        with _refusals("cuBLASLt", library.cuBLASLtError):
             library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
         planned.append(_PlannedPart(part, problem, algorithm))
     return MatmulPlan(tuple(planned), _tensor(call, io, "workspace").nbytes)
+
+
+def grouped_launch(
+    cupy: Any, call: LibraryCall, io: IoContract, addresses: Mapping[str, int]
+) -> Callable[[int], None]:
+    """Return a function that enqueues all groups on a stream, by one call of cuBLAS.
+
+    cuBLAS takes the sizes of groups from the host, and the addresses of their matrices from the
+    GPU's memory.
+
+    Args:
+        cupy: the module.
+        call: a call of ``cublas.grouped``.
+        io: the tensors.
+        addresses: the addresses of all parameters.
+
+    Raises:
+        KernelFault: cuBLAS cannot be used, or has no such call.
+    """
+    library, kind = _cublas(), _compute_type(call, io)
+    a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
+    options, parts = call.all_options, _parts(call, io)
+    count = len(parts)
+    columns = int(options["columns"]) or c.shape[-1]
+    depth = int(options["depth"]) or b.shape[-1 if options["b_transposed"] else -2]
+    transposed = (options["b_transposed"], options["a_transposed"])  # cuBLAS's A is our B
+    operations = [[_TRANSPOSED if one else 0] * count for one in transposed]
+    sizes = ([columns] * count, [part.rows for part in parts], [depth] * count)
+    pointers = cupy.asarray(
+        np.array(
+            [[addresses[name] + part.offsets[name] for part in parts] for name in "bac"], np.uint64
+        )
+    )
+    ones, zeros = np.ones(count, np.float32), np.zeros(count, np.float32)
+    workspace = (addresses["workspace"], _tensor(call, io, "workspace").nbytes)
+    handle = _cublas_handle()
+
+    def launch(stream: int) -> None:
+        first, second, result = (
+            (
+                int(pointers.data.ptr) + place * pointers.nbytes // 3,
+                _CUDA_TYPES[tensor.dtype],
+                [tensor.shape[-1]] * count,
+            )
+            for place, tensor in enumerate((b, a, c))
+        )
+        library.set_stream(handle, stream)
+        library.set_workspace(handle, *workspace)  # a stream has the usual one first
+        with _refusals("cuBLAS", library.cuBLASError):
+            library.gemm_grouped_batched_ex(
+                handle,
+                *operations,
+                *sizes,
+                ones.ctypes.data,
+                *first,
+                *second,
+                zeros.ctypes.data,
+                *result,
+                count,
+                [1] * count,
+                kind,
+            )
+
+    return launch
 
 
 def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
@@ -206,7 +271,7 @@ def _offered_of(call: LibraryCall, io: IoContract, part: _Part) -> list[Any]:
             library.matmul_preference_set_attribute(
                 preference, attribute, value.ctypes.data, value.nbytes
             )
-        with _refusals():
+        with _refusals("cuBLASLt", library.cuBLASLtError):
             library.matmul_algo_get_heuristic(
                 handle,
                 *problem.described,
@@ -301,10 +366,14 @@ def _parts(call: LibraryCall, io: IoContract) -> list[_Part]:
     return parts
 
 
-def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
+def _compute_type(call: LibraryCall, io: IoContract) -> int:
+    """Return the value of ``cublasComputeType_t`` in which a call multiplies its matrices.
+
+    Raises:
+        KernelFault: there is none for them.
+    """
     from nvmath.bindings.cublas import ComputeType
 
-    library = _library()
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     compute = f"COMPUTE_{call.all_options['compute']}"
     if compute not in ComputeType.__members__ or any(t.dtype not in _CUDA_TYPES for t in (a, b, c)):
@@ -312,10 +381,17 @@ def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
             "constraints",
             f"{call.label} does not multiply {a.dtype} by {b.dtype} in {compute}.",
         )
+    number: int = ComputeType[compute]
+    return number
+
+
+def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
+    library, compute = _library(), _compute_type(call, io)
+    a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     options, rows = call.all_options, part.rows
     columns = int(options["columns"]) or c.shape[-1]
     depth = int(options["depth"]) or b.shape[-1 if options["b_transposed"] else -2]
-    operation = library.matmul_desc_create(ComputeType[compute], _FLOAT32)
+    operation = library.matmul_desc_create(compute, _FLOAT32)
     stored_a, stored_b = (depth, rows), (columns, depth)
     attributes = library.MatmulDescAttribute
     transposed = np.array([_TRANSPOSED], np.int32)
@@ -390,13 +466,13 @@ def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Convert the error with which cuBLASLt refuses a product to a KernelFault."""
+def _refusals(name: str, kind: type[Exception]) -> Iterator[None]:
+    """Convert the error with which a library refuses a product to a KernelFault."""
     try:
         yield
-    except _library().cuBLASLtError as error:
+    except kind as error:
         reason = str(error).rstrip(".")
-        raise KernelFault("constraints", f"cuBLASLt refuses the product: {reason}.") from None
+        raise KernelFault("constraints", f"{name} refuses the product: {reason}.") from None
 
 
 def _library() -> Any:
@@ -405,15 +481,31 @@ def _library() -> Any:
     return cublasLt
 
 
+def _cublas() -> Any:
+    from nvmath.bindings import cublas
+
+    return cublas
+
+
 @functools.cache
 def _handle() -> int:
     """Return this process's handle of cuBLASLt."""
+    return _created("cuBLASLt", _library())
+
+
+@functools.cache
+def _cublas_handle() -> int:
+    """Return this process's handle of cuBLAS."""
+    return _created("cuBLAS", _cublas())
+
+
+def _created(name: str, library: Any) -> int:
     try:
-        return int(_library().create())
-    except Exception as error:  # the library cannot be loaded, or cuBLASLt fails
+        return int(library.create())
+    except Exception as error:  # the library cannot be loaded, or fails
         reason = f"{type(error).__name__}: {error}".rstrip(".")
         raise KernelFault(
             "constraints",
-            f"cuBLASLt cannot be used ({reason}): its library comes with pip install "
+            f"{name} cannot be used ({reason}): its library comes with pip install "
             "'pytest-gpuenergy[gemm]'.",
         ) from None

@@ -20,7 +20,16 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
     variable_bytes,
 )
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
-from pytest_gpuenergy.devices.device import Device, KernelRepeater, Launches, Loaded, Timeline
+from pytest_gpuenergy.devices.device import (
+    HEAT_JOB,
+    Device,
+    Heater,
+    KernelRepeater,
+    Launches,
+    Loaded,
+    Repeater,
+    Timeline,
+)
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
 from pytest_gpuenergy.devices.host_clock import HostClock
 from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
@@ -45,6 +54,9 @@ _VERSIONS = {
     "nvml": "nvmlSystemGetNVMLVersion",
     "cuda_driver": "nvmlSystemGetCudaDriverVersion_v2",
 }
+
+_HEATER_S = 60.0
+"""The time limit for the heater to load, and for each of its calls."""
 
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
@@ -97,6 +109,8 @@ class CudaDevice(Device):
         )
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
+        if not kernels:  # otherwise another thread may be using the worker
+            self._worker.start()  # imports CuPy, without using the GPU
         for kernel in kernels:
             if not self.refusal(kernel):
                 self._compilers.submit(kernel)
@@ -173,6 +187,9 @@ class CudaDevice(Device):
                 self._renew_worker()
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
+
+    def heater(self) -> Heater | None:
+        return _WorkerHeater(self) if self._shares_memory else None
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         if not self._next_imports <= {*modules}:  # an imported PyTorch changes how kernels run
@@ -351,3 +368,40 @@ class _WorkerRepeater:
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)
+
+
+class _WorkerHeater:
+    """See `Heater`; its worker is no other's, so that a kernel that dies cannot end it."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._worker = device._new_worker()
+
+    def __enter__(self) -> Repeater:
+        try:
+            self._worker.start()  # imports CuPy while the load is compiled
+            self._call("load", HEAT_JOB, self._device._binary(HEAT_JOB.kernel), {})
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self._worker.retire()
+
+    def start(self) -> None:
+        self._call("start")
+
+    def stop(self) -> Timeline:
+        timeline: Timeline = self._call("stop")
+        return timeline
+
+    def launch(self, count: int) -> Launches:
+        launches: Launches = self._call("launch", count)
+        return launches
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._worker.call(method, *arguments, timeout_s=_HEATER_S)

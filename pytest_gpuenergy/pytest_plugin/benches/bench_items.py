@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
+from pytest_gpuenergy.support import GpuEnergyError, UnavailableError
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.engine import Replayable
     from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.pytest_plugin.benches.products import MadeKernels
+    from pytest_gpuenergy.pytest_plugin.benches.products import ContenderKernels
     from pytest_gpuenergy.pytest_plugin.benches.replays import Bound
     from pytest_gpuenergy.pytest_plugin.benches.searches import ReadyVariant
     from pytest_gpuenergy.pytest_plugin.energy_benchmark import EnergyBenchmark
@@ -30,11 +30,12 @@ def test_gemm(
     gemm_workload: Gemm,
     contender: str,
     contender_setup: ContenderSetup,
-    made_kernels: MadeKernels,
+    contender_kernels: ContenderKernels,
+    request: pytest.FixtureRequest,
     energy_benchmark: EnergyBenchmark,
 ) -> None:
     """Verify and measure one contender's kernel for one product under one power cap."""
-    kernel = _make_kernel(contender, gemm_workload, contender_setup, made_kernels)
+    kernel = _make_kernel(contender, gemm_workload, contender_setup, contender_kernels, request)
     measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
     assert measurement.outcome == "correct"
 
@@ -44,38 +45,36 @@ def test_conv2d_contenders(
     bench_workload: Conv2d,
     contender: str,
     contender_setup: ContenderSetup,
-    made_kernels: MadeKernels,
+    contender_kernels: ContenderKernels,
+    request: pytest.FixtureRequest,
     energy_benchmark: EnergyBenchmark,
 ) -> None:
     """Verify and measure one contender's kernel for one convolution under one power cap."""
-    kernel = _make_kernel(contender, bench_workload, contender_setup, made_kernels)
+    kernel = _make_kernel(contender, bench_workload, contender_setup, contender_kernels, request)
     measurement = energy_benchmark(kernel, workload=bench_workload, label=contender)
     assert measurement.outcome == "correct"
 
 
 def _make_kernel(
-    contender: str, workload: Gemm | Conv2d, setup: ContenderSetup, made: MadeKernels
+    contender: str,
+    workload: Gemm | Conv2d,
+    setup: ContenderSetup,
+    kernels: ContenderKernels,
+    request: pytest.FixtureRequest,
 ) -> AnyKernel:
     """Return the contender's kernel; skip the item if it has none here, fail it on errors.
 
-    The kernel is made once for all power caps, unless candidates have failed under one of them.
+    The next item's kernel is then made in the background.
     """
-    from pytest_gpuenergy.tuners import CONTENDERS
-
-    key = (contender, workload, setup.gpu.uuid)
-    found = made.get(key)
-    if found is None:
-        try:
-            found = made[key] = CONTENDERS[contender](workload, setup)
-        except InputError as error:
-            found = made[key] = error
-        except GpuEnergyError as error:
-            found = error
-    if isinstance(found, UnavailableError):
-        pytest.skip(str(found))
-    if isinstance(found, GpuEnergyError):
-        pytest.fail(str(found), pytrace=False)
-    return found
+    try:
+        return kernels.kernel(contender, workload, setup)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    except GpuEnergyError as error:
+        problem = str(error)
+    finally:
+        kernels.expect(request.node, setup)
+    pytest.fail(problem, pytrace=False)
 
 
 @pytest.mark.usefixtures("powercap")

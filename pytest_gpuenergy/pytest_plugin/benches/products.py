@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -84,8 +85,85 @@ def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str, str]]:
             yield report, found[1], found[2], found[3]
 
 
-MadeKernels: TypeAlias = "dict[tuple[str, Gemm | Conv2d, str], AnyKernel | GpuEnergyError]"
-"""Kernels, or why there is none, by contender, workload and UUID of the GPU."""
+class ContenderKernels:
+    """The kernels of contenders, each made once for all power caps.
+
+    The kernels of templates for products are chosen without the GPU. While an item is measured, the
+    kernel of the next one is therefore compiled, or verified where the GPU is emulated.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, Gemm | Conv2d, str], AnyKernel | InputError] = {}
+        self._ahead: dict[tuple[str, Gemm | Conv2d, str], Future[AnyKernel]] = {}
+        self._pool = ThreadPoolExecutor(1, "kernels-ahead")
+
+    def kernel(self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel:
+        """Return a contender's kernel for a workload.
+
+        Raises:
+            UnavailableError: it has none here.
+            GpuEnergyError: it fails; unless the input is wrong, it will be asked again next time,
+                since its candidates may have failed under one power cap only.
+        """
+        from pytest_gpuenergy.tuners import CONTENDERS
+
+        key = (contender, workload, setup.gpu.uuid)
+        found = self._made.get(key)
+        if found is None:
+            ahead = self._ahead.pop(key, None)
+            try:
+                if ahead is None or ahead.cancel():
+                    found = CONTENDERS[contender](workload, setup)
+                else:
+                    found = ahead.result()
+            except InputError as error:
+                found = error
+            self._made[key] = found
+        if isinstance(found, InputError):
+            raise found
+        return found
+
+    def expect(self, item: pytest.Item, setup: ContenderSetup) -> None:
+        """Begin with the kernel of the first item after ``item`` that has another one."""
+        run: RunPlugin | None = item.config.pluginmanager.get_plugin(RUN)
+        assert run is not None  # it has the GPU
+        own = _contender_of(item)
+        after = item.session.items[item.session.items.index(item) + 1 :]
+        others = (found for later in after if (found := _contender_of(later)) not in (own, None))
+        following = next(others, None)
+        if following is None or run.session.link is not None:  # workers share the items
+            return
+        contender, workload = following
+        key = (contender, workload, setup.gpu.uuid)
+        if contender != _CHOSEN_WITHOUT_GPU or not isinstance(workload, Gemm) or key in self._made:
+            return
+
+        def make() -> AnyKernel:
+            from pytest_gpuenergy.tuners import CONTENDERS
+
+            kernel: AnyKernel = CONTENDERS[contender](workload, setup)
+            if not setup.gpu.emulated:
+                setup.gpu.prepare([kernel])
+            return kernel
+
+        if key not in self._ahead:
+            made = self._ahead[key] = self._pool.submit(make)
+            run.session.expect(lambda: (made.result(), workload))
+
+    def close(self) -> None:
+        """Forget what has not begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_CHOSEN_WITHOUT_GPU = "template"
+"""The contender whose kernels of products are chosen by an estimate alone."""
+
+
+def _contender_of(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
+    """Return the contender and the workload of an item; None if it has none."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    workload = params.get("gemm_workload") or params.get("bench_workload")
+    return (params["contender"], workload) if workload and "contender" in params else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -254,9 +332,11 @@ def kernel_store() -> Iterator[KernelStore]:
 
 
 @pytest.fixture(scope="session")
-def made_kernels() -> MadeKernels:
-    """The kernel of each contender for each workload on each GPU, or why there is none."""
-    return {}
+def contender_kernels() -> Iterator[ContenderKernels]:
+    """The kernels of contenders, of all items."""
+    kernels = ContenderKernels()
+    yield kernels
+    kernels.close()
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def profiles(config: pytest.Config) -> list[BenchProfile]:
                 f"hold: replay it with gpuenergy replay {folder}."
             )
         steps = profile.steps(step)
-        calls = [call for call in read_calls(folder) if any(map(call.steps.get, steps))]
+        calls = [call for call in read_calls(folder) if call.is_in(steps)]
         found.append(BenchProfile(folder, profile, tuple(calls), steps))
     return found
 

@@ -1,6 +1,6 @@
 """Accounts for the energy of a step: the sum of its calls, and what the sum leaves over.
 
-    E(step) = sum over calls of n E(call) + temperature + links + P(idle) t(gaps) + residual
+    E(step) = sum over calls of n E(call) + temperature + links + P(gaps) t(gaps) + residual
     t(step) = sum over calls of n t(call) + t(gaps)
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
@@ -8,6 +8,11 @@ that the card had during the step, by each call's own change per kelvin. Links b
 exchanges wake up, take power until long after them:
 
     P(links) = (E(exchange and gaps) - E(exchange)) / (t(both) - t(exchange)) - P(gap)
+
+The power in gaps depends on what runs before them. In a graph it is measured within the step, with
+an empty kernel after each call; where the host launches, it is the card's power after a load.
+
+    P(gaps) = (E(step with empty kernels) - E(step)) / (t(step with empty kernels) - t(step))
 """
 
 from __future__ import annotations
@@ -35,9 +40,39 @@ def step_key(step: int, level: str) -> str:
     return f"step{step}-{level}"
 
 
+def module_level(name: str) -> str:
+    """Return the level at which a module outside of the layers is measured alone."""
+    return f"module.{name}"
+
+
+def calls_at(call: UniqueCall, step: int, level: str, modules: Sequence[str]) -> int:
+    """Return how often a step makes a call at a level.
+
+    Args:
+        call: The unique call.
+        step: The number of the step.
+        level: See `Account`.
+        modules: The names of the modules outside of the layers, as the profile has them.
+    """
+    if level == EAGER:
+        return call.steps.get(step, 0)
+    found = call.in_graph
+    if level == GRAPH:
+        return found.steps.get(step, 0)
+    if level == LAYERS:
+        return found.steps_in_layers.get(step, 0)
+    number = [module_level(name) for name in modules].index(level)
+    return found.steps_in_modules.get(number, {}).get(step, 0)
+
+
 def links_key(step: int, level: str) -> str:
     """Return the key of an exchange that was measured with gaps as long as those in a step."""
     return f"{step_key(step, level)}-links"
+
+
+def gaps_key(step: int) -> str:
+    """Return the key of a step's graph that has an empty kernel after each call."""
+    return f"{step_key(step, GRAPH)}-gaps"
 
 
 def spaced_key(call: str) -> str:
@@ -174,6 +209,43 @@ def links_w(
     return more_mj / longer_ms - at_temperature_mj(gap, temperature_c) / time_ms_of(gap)
 
 
+class GapPower(NamedTuple):
+    """The power in the gaps of a step's graph, in watts, and the half width of its interval."""
+
+    power_w: float
+    half_width_w: float
+
+
+def gap_power(
+    step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
+) -> GapPower | None:
+    """Return the power in the gaps between the kernels of a step that is a graph.
+
+    It is what the step takes more with an empty kernel after each of its calls, per time that it
+    takes longer: the kernels before the gaps, and so clocks and caches, are those of the step.
+
+    Args:
+        step: The number of the step.
+        level: The level of the step, see `Account`; between launches of the host, gaps are longer.
+        measured: The measurements by their keys.
+        temperature_c: The temperature that energies are corrected to.
+
+    Returns:
+        The power; None if it was not measured, or if the power limit slows the step, which then
+        runs faster with gaps.
+    """
+    plain, longer = measured.get(step_key(step, GRAPH)), measured.get(gaps_key(step))
+    if level == EAGER or plain is None or longer is None:
+        return None
+    if not (plain.measured and longer.measured) or plain.cap_binding or longer.cap_binding:
+        return None
+    more_ms = time_ms_of(longer) - time_ms_of(plain)
+    if more_ms <= 0:
+        return None
+    more_mj = at_temperature_mj(longer, temperature_c) - at_temperature_mj(plain, temperature_c)
+    return GapPower(more_mj / more_ms, (half_width_mj(longer) + half_width_mj(plain)) / more_ms)
+
+
 class CallShare(Struct, frozen=True):
     """The share of one unique call in a step.
 
@@ -203,7 +275,8 @@ class Account(Struct, frozen=True):
         cap: The label of the power limit; ``current`` if it was left as it was.
         step: The number of the step; 0 for the prefill.
         level: ``graph`` where the whole step is a CUDA graph, ``eager`` where the host launches
-            each kernel, ``layers`` where the layers alone are a CUDA graph.
+            each kernel, ``layers`` where the layers alone are a CUDA graph, and the name after
+            ``module.`` where another module is.
         time_ms: The measured time of the step.
         energy_mj: The measured energy of the step.
         energy_mj_half_width: The half width of the measured energy's 95 % interval.
@@ -223,7 +296,7 @@ class Account(Struct, frozen=True):
             for any of them.
         gaps_ms: The time of the step in which no call runs; negative if the calls took longer
             alone than the step.
-        gaps_mj: The energy of the gaps, at the card's idle power.
+        gaps_mj: The energy of the gaps, at ``gaps_w``.
         residual_mj: The measured energy that the prediction does not account for.
         predicted_mj: The sum of calls, temperature, links and gaps.
         energy_error: The error of the prediction, relative to the measured energy.
@@ -241,6 +314,8 @@ class Account(Struct, frozen=True):
         links_w: The power of the links to other GPUs while the exchanges of a step keep them
             awake; None if there are no links, or if it was not measured.
         links_mj: The energy of the links outside exchanges, at that power.
+        gaps_w: The power in the gaps, see `gap_power`; ``idle_w`` where that was not measured.
+        gaps_mj_half_width: The half width of the 95 % interval of ``gaps_mj``; 0 at ``idle_w``.
     """
 
     cap: str
@@ -275,6 +350,14 @@ class Account(Struct, frozen=True):
     rank: int = 0
     links_w: float | None = None
     links_mj: float = 0.0
+    gaps_w: float | None = None
+    gaps_mj_half_width: float = 0.0
+
+    @property
+    def is_within_intervals(self) -> bool:
+        """Whether the residual is no larger than the intervals of measurement and prediction."""
+        predicted_mj = self.kernels_mj_half_width + self.gaps_mj_half_width
+        return abs(self.residual_mj) <= self.energy_mj_half_width + predicted_mj
 
 
 def account_for_step(
@@ -285,6 +368,7 @@ def account_for_step(
     measured: Mapping[str, Measurement],
     idle_w: float,
     tokens: int | None,
+    modules: Sequence[str] = (),
 ) -> Account:
     """Return the account of a step.
 
@@ -296,6 +380,7 @@ def account_for_step(
         measured: The measurements by the ids of calls; calls without figures count as missing.
         idle_w: The power of the card between launches.
         tokens: The number of tokens, see `Account`.
+        modules: The names of the modules outside of the layers, as the profile has them.
     """
     parts: list[CallShare] = []
     missing: list[str] = []
@@ -304,7 +389,7 @@ def account_for_step(
     alone_us: list[float | None] = []
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     for call in calls:
-        count = (call.steps_in_layers if level == LAYERS else call.steps).get(step, 0)
+        count = calls_at(call, step, level, modules)
         if not count:
             continue
         all_us += count * call.call_us
@@ -340,7 +425,8 @@ def account_for_step(
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
     gaps_ms = time_ms - kernels_ms
-    gaps_mj = idle_w * gaps_ms
+    in_gaps = gap_power(step, level, measured, whole.temperature_c) or GapPower(idle_w, 0.0)
+    gaps_mj = in_gaps.power_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
     exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)
     awake_w = links_w(step, level, measured, whole.temperature_c)
@@ -378,6 +464,8 @@ def account_for_step(
         spaced=tuple(spaced),
         links_w=awake_w,
         links_mj=links_mj,
+        gaps_w=in_gaps.power_w,
+        gaps_mj_half_width=in_gaps.half_width_w * abs(gaps_ms),
     )
 
 
@@ -422,7 +510,7 @@ def savings(
     """
     found = []
     for call in calls:
-        count = call.steps.get(step, 0)
+        count = call.in_graph.steps.get(step, 0)
         by_cap = {
             cap: group[call.id]
             for cap, group in measured.items()

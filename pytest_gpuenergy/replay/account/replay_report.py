@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Measurement, RunInfo
 from pytest_gpuenergy.replay.account.account import GRAPH, Account, Saving, Total, total_over_ranks
+from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_lines
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import document_schema
 from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
@@ -34,6 +35,7 @@ class ReplayReport(Struct, frozen=True):
             its name. ``@`` and the label of a power limit follow if it concerns this limit alone.
         measurements: The measurements of calls, layers and steps.
         totals: The sums over all ranks, where several share the model.
+        changes: What changes of calls would save in each step, if such were measured.
         schema_version: The version of this form.
     """
 
@@ -45,6 +47,7 @@ class ReplayReport(Struct, frozen=True):
     missing: dict[str, str]
     measurements: tuple[Measurement, ...]
     totals: tuple[Total, ...] = ()
+    changes: tuple[ChangeSaving, ...] = ()
     schema_version: int = 1
 
 
@@ -128,6 +131,10 @@ def report_lines(report: ReplayReport) -> Iterator[str]:
     for step in dict.fromkeys(saving.step for saving in report.savings):
         found = [saving for saving in report.savings if saving.step == step]
         yield from ("", *_savings(found, report.profile.step_name(step)))
+    for step in dict.fromkeys(saving.step for saving in report.changes):
+        for cap in dict.fromkeys(saving.cap for saving in report.changes):
+            changes = [one for one in report.changes if (one.step, one.cap) == (step, cap)]
+            yield from ("", *change_lines(changes, f"{report.profile.step_name(step)}, {cap}"))
     reasons: dict[str, list[str]] = {}
     for key, why in report.missing.items():
         reasons.setdefault(why, []).append(key)
@@ -147,11 +154,14 @@ def _account(account: Account, step: str) -> Iterator[str]:
     links = ""
     if account.links_w is not None:
         links = f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
+    gaps_w = account.idle_w if account.gaps_w is None else account.gaps_w
+    spread = f" ±{account.gaps_mj_half_width:.2g}" if account.gaps_mj_half_width else ""
+    within = ", within the intervals" if account.is_within_intervals else ""
     yield (
         f"  calls {account.kernels_mj:.4g} mJ ±{account.kernels_mj_half_width:.2g} in "
         f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{links}, gaps "
-        f"{account.gaps_mj:+.3g} in {account.gaps_ms:.3g} ms at {account.idle_w:.1f} W, residual "
-        f"{account.residual_mj:+.3g}"
+        f"{account.gaps_mj:+.3g}{spread} in {account.gaps_ms:.3g} ms at {gaps_w:.1f} W, residual "
+        f"{account.residual_mj:+.3g}{within}"
     )
     replayed = f"  {account.coverage:.1%} of the GPU time replayed"
     if account.gpu_ms is not None and account.time_error is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import digest, identity
@@ -83,6 +83,15 @@ class LaunchForm(Struct, frozen=True):
         return self.name, self.grid, self.block, self.shared_memory_bytes
 
 
+class GraphCalls(Struct, frozen=True):
+    """How often steps make a call when they are captured as a CUDA graph, see `UniqueCall`."""
+
+    steps: dict[int, int] = {}
+    steps_in_layers: dict[int, int] = {}
+    turns: tuple[int, ...] = ()
+    steps_in_modules: dict[int, dict[int, int]] = {}
+
+
 class UniqueCall(Struct, frozen=True):
     """All calls with the same form, phase and launches.
 
@@ -99,6 +108,10 @@ class UniqueCall(Struct, frozen=True):
         turns: The number of the first call with each set of parameters. Making these calls in turn
             reads the weights of each layer, as the model does. Empty for `OUTSIDE`.
         layers: The layers of the model in which the calls are made.
+        steps_in_modules: For each module outside of the layers, by its number among
+            `ProfileRecord.modules`, the number of the calls of ``steps`` that are made in it.
+        graph: The same for the calls that the program makes while a CUDA graph is captured; None
+            if these are the calls that it makes otherwise. ``turns`` are numbers of a run of these.
     """
 
     id: str
@@ -112,6 +125,22 @@ class UniqueCall(Struct, frozen=True):
     steps_in_layers: dict[int, int]
     turns: tuple[int, ...]
     layers: tuple[int, ...] = ()
+    steps_in_modules: dict[int, dict[int, int]] = {}
+    graph: GraphCalls | None = None
+
+    @property
+    def in_graph(self) -> UniqueCall | GraphCalls:
+        """What the attributes with these names are when steps are captured as a CUDA graph."""
+        return self if self.graph is None else self.graph
+
+    @property
+    def replayed_turns(self) -> tuple[int, ...]:
+        """The numbers of the calls to replay: those in a graph if there are no others."""
+        return self.turns or self.in_graph.turns
+
+    def is_in(self, steps: Iterable[int]) -> bool:
+        """Return whether any of the steps makes the call, launched by the host or as a graph."""
+        return any(self.steps.get(step) or self.in_graph.steps.get(step) for step in steps)
 
     @property
     def is_exchange(self) -> bool:
@@ -165,11 +194,16 @@ def _unique_call(
         turns.setdefault(forms[number].parameters, number)
     launched = [launch for number in numbers for launch in by_call[number]]
     in_first_run = [call for call in (by_call[number][0] for number in numbers) if not call.run]
-    in_layers = [call for call in in_first_run if call.layer is not None]
-    steps, steps_in_layers = (
-        dict(Counter(call.step for call in calls if call.step is not None))
-        for calls in (in_first_run, in_layers)
-    )
+    in_steps = [call for call in in_first_run if call.step is not None]
+    steps, steps_in_layers = Counter[int](), Counter[int]()
+    steps_in_modules: dict[int, Counter[int]] = {}
+    for call in in_steps:
+        assert call.step is not None
+        steps[call.step] += 1
+        if call.layer is not None:
+            steps_in_layers[call.step] += 1
+        elif call.module is not None:
+            steps_in_modules.setdefault(call.module, Counter())[call.step] += 1
     return UniqueCall(
         id=key,
         operator=forms[numbers[0]].operator,
@@ -178,16 +212,41 @@ def _unique_call(
         launches=tuple(map(LaunchForm.of, first)),
         calls=len(numbers),
         total_us=sum(launch.duration_us for launch in launched),
-        steps=steps,
-        steps_in_layers=steps_in_layers,
+        steps=dict(steps),
+        steps_in_layers=dict(steps_in_layers),
         turns=tuple(number for number in turns.values() if number >= 0),
         layers=tuple(sorted({launch.layer for launch in launched if launch.layer is not None})),
+        steps_in_modules={module: dict(found) for module, found in steps_in_modules.items()},
     )
+
+
+def with_calls_of_graph(
+    calls: Sequence[UniqueCall], of_graph: Sequence[UniqueCall]
+) -> list[UniqueCall]:
+    """Return all unique calls of a program that makes others while a CUDA graph is captured.
+
+    Args:
+        calls: The unique calls that it makes otherwise.
+        of_graph: The unique calls of a run in which it makes those of a graph.
+    """
+    found = {call.id: structs.replace(call, graph=GraphCalls()) for call in calls}
+    for call in of_graph:
+        counts = GraphCalls(call.steps, call.steps_in_layers, call.turns, call.steps_in_modules)
+        plain = found.get(call.id)
+        if plain is None:
+            nowhere: dict[int, int] = {}
+            plain = structs.replace(
+                call, steps=nowhere, steps_in_layers=nowhere, turns=(), steps_in_modules={}
+            )
+        found[call.id] = structs.replace(plain, graph=counts)
+    return sorted(found.values(), key=lambda call: (-call.total_us, call.id))
 
 
 def unevenly_called(calls: Iterable[UniqueCall], runs: int) -> int:
     """Return how many unique calls were not made equally often in each of the runs."""
-    return sum(call.calls != runs * sum(call.steps.values()) for call in calls if runs > 1)
+    return sum(
+        call.calls != runs * sum(call.steps.values()) for call in calls if runs > 1 and call.turns
+    )
 
 
 def write_calls(calls: Iterable[UniqueCall], folder: Path) -> None:
@@ -218,7 +277,8 @@ def read_calls(folder: Path) -> list[UniqueCall]:
             call = decode(line, UniqueCall, "the call")
             if call.calls < 1 or call.total_us < 0:
                 raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
-            for steps in (call.steps, call.steps_in_layers):
+            counts = [call.steps, call.steps_in_layers, *call.steps_in_modules.values()]
+            for steps in counts:
                 if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
                     raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
             _check_arguments(call.arguments)

@@ -215,6 +215,7 @@ Sizes = tuple[int, ...]
 PHASES = ("prefill", "decode")
 _NUMBERS = {
     "layer": re.compile(r"\blayer[ ._:=]?(\d{1,6})"),
+    "module": re.compile(r"^module (\d{1,6})$"),
     "step": re.compile(r"\b(?:decode|step) (\d{1,9})\b"),
     "call": re.compile(r"^call (\d{1,9})$"),
     "run": re.compile(r"^run (\d{1,9})$"),
@@ -257,6 +258,8 @@ class TraceLaunch(Struct, frozen=True, gc=False):
         step: 0 in the prefill; otherwise the number of the decode step, by an annotation such as
             ``decode 1`` or ``step 1``.
         layer: The number of the model's layer, by an annotation such as ``layer 3``.
+        module: The number of the module outside of the layers, by an annotation such as
+            ``module 2``; see `TorchProgram.outer_modules`.
         call: The number of the call of an operator, by an annotation such as ``call 12``.
         grid: The number of blocks in each dimension.
         block: The number of threads in each dimension of a block.
@@ -289,6 +292,7 @@ class TraceLaunch(Struct, frozen=True, gc=False):
     stream: int | None = None
     correlation: int | None = None
     rank: int | None = None
+    module: int | None = None
 
     @property
     def end_us(self) -> float:
@@ -459,6 +463,7 @@ def _launch(event: Event, place: _Around) -> TraceLaunch:
         run=numbers.get("run"),
         step=0 if phase == "prefill" else numbers.get("step"),
         layer=numbers.get("layer"),
+        module=numbers.get("module"),
         call=numbers.get("call"),
         grid=_sizes(event.arg("grid")),
         block=_sizes(event.arg("block")),

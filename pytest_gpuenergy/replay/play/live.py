@@ -19,14 +19,27 @@ from typing import Any
 import msgspec
 import torch
 from torch.profiler import record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.replay.account.account import EAGER, GRAPH, LAYERS, step_key
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import Measurement
+from pytest_gpuenergy.replay.account.account import (
+    EAGER,
+    GRAPH,
+    LAYERS,
+    calls_at,
+    module_level,
+    step_key,
+)
+from pytest_gpuenergy.replay.account.change_savings import Change
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.changes import ResultReads, changes_of, fusible_modules
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
+    PlannedChange,
     Planner,
     Repeat,
     ReplayPlan,
@@ -35,7 +48,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
 from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
-from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable
+from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, told_of_capture
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
@@ -49,6 +62,10 @@ _COLD_FACTOR = 3
 """The reuse distance, in sizes of the L2 cache, at which a tensor has left the cache."""
 _PROFILED = 24
 """How often each call is profiled alone."""
+_CHANGED = 8
+"""The number of calls of a step that are changed, those that take most energy."""
+_FUSED = 3
+"""The number of kinds of modules of a step whose calls are fused."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +113,16 @@ class Captured:
     forms: Sequence[CallForm]
     reuse: Mapping[bytes, Sequence[tuple[Reuse, ...]]]
 
-    def differs(self, call: UniqueCall) -> bool:
-        """Return whether the model now makes another call in the place of this one."""
+    def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
+        """Return whether the model now makes another call in the place of this one.
+
+        Args:
+            call: The call.
+            turns: The numbers of the calls that stand for it.
+        """
         key = _form_key(call)
-        keys = [_form_key(self.forms[number]) for number in call.turns if number in self.kept]
-        return keys != [key] * len(call.turns) or key not in self.reuse
+        keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
+        return keys != [key] * len(turns) or key not in self.reuse
 
     def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
@@ -170,6 +192,41 @@ def call_turns(
     return CallTurns(calls, outputs)
 
 
+class EmptyKernels(TorchDispatchMode):  # type: ignore[misc]
+    """Launches an empty kernel after each operator that may launch something.
+
+    Operators that only give a tensor another form, and what other operators call, get none.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        returned = func(*args, **(kwargs or {}))
+        if not (func.is_view or func.namespace == "profiler"):
+            torch.cuda._sleep(0)
+        return returned
+
+
+def with_empty_kernels(function: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that does what ``function`` does, with `EmptyKernels`."""
+
+    def gapped() -> object:
+        with EmptyKernels():
+            return function()
+
+    return gapped
+
+
 def gap() -> None:
     """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
@@ -180,7 +237,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
 
     def plan(
         profile: ProfileRecord,
-        calls: Sequence[UniqueCall],  # noqa: ARG001 -- the model knows what its steps consist of
+        calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
     ) -> ReplayPlan:
@@ -193,7 +250,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             device=device,
             ranks=ranks,
         )
-        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.turns))
+        in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.replayed_turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         try:
@@ -209,15 +266,67 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         workloads = ReplayWorkloads(profile, cache)
-        wholes = []
-        for step, whole, layers in captured:
-            for level, function in ((LAYERS, layers), (GRAPH, whole), (EAGER, whole)):
-                if function is None:
-                    missing[step_key(step, level)] = "no layers of the model are known"
-                    continue
+        wholes, gapped = [], []
+        for step, whole, inside in captured:
+            if LAYERS not in inside:
+                missing[step_key(step, LAYERS)] = "no layers of the model are known"
+            for level, function in {**inside, GRAPH: whole, EAGER: whole}.items():
+                if not any(calls_at(call, step, level, profile.modules) for call in calls):
+                    continue  # it launches nothing, as dropout does
                 own = CallTurns([function])
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
+            own = CallTurns([with_empty_kernels(whole)])
+            gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
+
+        def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
+            """Yield changes of the whole steps, of modules in layers, and of calls."""
+
+            def item(key: str, label: str, functions: Sequence[Callable[[], object]]) -> Replayable:
+                repeat = partial(_repeater, CallTurns(functions), device, ALONE)
+                return workloads.changed(key, label, repeat, len(functions))
+
+            with torch.inference_mode():
+                reads = ResultReads(program.modules)
+                with reads:
+                    program.run(inputs, max(steps) + 1)
+                for step, whole, _ in captured:
+                    if profile.graph_differs:
+                        key = f"{step_key(step, GRAPH)}-from-host"
+                        change = Change(
+                            "capture the calls that are made from the host",
+                            *(step_key(step, GRAPH), key, {step: 1}),
+                        )
+                        yield PlannedChange(change, [item(key, GRAPH, [with_calls_of_host(whole)])])
+                    with told_of_capture(True):
+                        fusible = fusible_modules(program.layers, whole, _FUSED)
+                    for number, group in enumerate(fusible):
+                        before = f"step{step}-fusible{number}-{group.name}"
+                        try:
+                            functions, error = group.compiled()
+                        except Exception as problem:  # the compiler may raise anything
+                            missing[before] = str(problem).strip().partition("\n")[0]
+                            continue
+                        change = Change(
+                            f"fuse the {group.operators} calls of {group.name} by torch.compile",
+                            *(before, f"{before}-fused", {step: group.count}, error),
+                        )
+                        now = item(before, group.name, group.plain())
+                        fused = item(change.after, group.name, functions)
+                        yield PlannedChange(change, [now, fused])
+                for call in most_energy(calls, measured, steps):
+                    if call.id not in turns:
+                        continue
+                    own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
+                    for found in changes_of(call, own, reads):
+                        change = Change(
+                            f"{call.operator}: {found.words}",
+                            *(call.id, f"{call.id}-{found.name}"),
+                            {step: n for step, n in call.in_graph.steps.items() if step in steps},
+                            found.error,
+                        )
+                        changed = item(change.after, call.operator, found.calls)
+                        yield PlannedChange(change, [changed])
 
         def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
@@ -236,9 +345,40 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             lambda call, gaps, key: workloads.spaced(call, *repeat_call(call, gaps), gaps, key),
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
+            gapped,
+            changes if ranks.count == 1 else None,
         )
 
     return plan
+
+
+def with_calls_of_host(function: Callable[[], object]) -> Callable[[], object]:
+    """Return a function whose graph has the calls that ``function`` makes without a graph."""
+
+    def as_from_host() -> object:
+        with told_of_capture(False):
+            return function()
+
+    return as_from_host
+
+
+def most_energy(
+    calls: Sequence[UniqueCall], measured: Mapping[str, Measurement], steps: Sequence[int]
+) -> list[UniqueCall]:
+    """Return the calls that take most energy of a step, as graphs, each once."""
+
+    def energy_mj(call: UniqueCall, step: int) -> float:
+        found = measured.get(call.id)
+        alone_mj = 0.0 if found is None else found.raw_energy_mj or 0.0
+        return call.in_graph.steps.get(step, 0) * alone_mj
+
+    found = {
+        call.id: call
+        for step in steps
+        for call in sorted(calls, key=lambda one: -energy_mj(one, step))[:_CHANGED]
+        if energy_mj(call, step) > 0
+    }
+    return list(found.values())
 
 
 @contextmanager
@@ -275,20 +415,27 @@ def _turns(
         By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
         other calls, why they cannot be replayed.
     """
-    numbers = [number for call in calls for number in call.turns]
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
-    captured = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
+    numbers = [number for call in calls for number in call.turns]
+    only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
+    plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
+    of_graph = plain
+    if only_in_graph:
+        with told_of_capture(True):
+            of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
     turns: dict[str, CallTurns] = {}
     missing = {}
     for call in calls:
-        if not call.turns:
+        own_turns = call.replayed_turns
+        captured = plain if call.turns else of_graph
+        if not own_turns:
             missing[call.id] = "it was launched outside of PyTorch's operators"
-        elif captured.differs(call):
+        elif captured.differs(call, own_turns):
             missing[call.id] = "the model makes another call in its place now"
-        elif not all(captured.kept[number].is_plain for number in call.turns):
+        elif not all(captured.kept[number].is_plain for number in own_turns):
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
-            own = [captured.kept[number] for number in call.turns]
+            own = [captured.kept[number] for number in own_turns]
             turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
     _leave_out(calls, turns, missing, ranks)
     chosen = [call for call in calls if call.id in turns]
@@ -308,18 +455,20 @@ def _leave_out(
     calls: Sequence[UniqueCall], turns: dict[str, CallTurns], missing: dict[str, str], ranks: Ranks
 ) -> None:
     """Leave out the exchanges that another rank cannot replay."""
-    lacking = {call.turns[0] for call in calls if call.is_exchange and call.id in missing}
+    lacking = {call.replayed_turns[0] for call in calls if call.is_exchange and call.id in missing}
     elsewhere = set().union(*ranks.gathered(lacking)) - lacking
     for call in calls:
-        if call.is_exchange and call.turns[0] in elsewhere:
+        if call.is_exchange and call.replayed_turns[0] in elsewhere:
             missing[call.id] = "another rank cannot replay it"
             turns.pop(call.id, None)
 
 
 def capture_step(
     program: TorchProgram, inputs: Any, number: int
-) -> tuple[Callable[[], object], Callable[[], object] | None]:
+) -> tuple[Callable[[], object], dict[str, Callable[[], object]]]:
     """Run a program up to a step, and keep what is needed to repeat the step.
+
+    Modules keep the arguments that they have in a graph of the step.
 
     Args:
         program: The program.
@@ -327,27 +476,37 @@ def capture_step(
         number: The number of the step; 0 for the prefill.
 
     Returns:
-        A function that runs the whole step, and one that runs all its layers, each with the
-        arguments that it had; None if the layers of the model are unknown.
+        A function that runs the whole step; and by level, see `Account`, functions that run all its
+        layers, or one of the other modules, each with the arguments that it had.
     """
     whole = program.step(inputs, number)
-    kept: list[tuple[Any, Any]] = []
+    kept: dict[str, list[tuple[Any, Any]]] = {}
+    open_layers: list[Any] = []
+    levels = [(LAYERS, layer) for layer in program.layers]
+    levels += [(module_level(name), module) for name, module in program.outer_modules.items()]
     with ExitStack() as stack:
-        for layer in program.layers:
+        for level, module in levels:
 
-            def keep(module: Any, args: Any, kwargs: Any) -> None:
-                kept.append((module, tree_map(appendable, (args, kwargs))))
+            def keep(module: Any, args: Any, kwargs: Any, *, level: str = level) -> None:
+                if not open_layers:  # layers contain what they call
+                    arguments = tree_map(appendable, (args, kwargs))
+                    kept.setdefault(level, []).append((module, arguments))
+                if level == LAYERS:
+                    open_layers.append(module)
 
-            hook = layer.register_forward_pre_hook(keep, with_kwargs=True)
-            stack.callback(hook.remove)
-        whole()
+            stack.callback(module.register_forward_pre_hook(keep, with_kwargs=True).remove)
+            if level == LAYERS:
+                hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
+                stack.callback(hook.remove)
+        with told_of_capture(True):
+            whole()
 
-    def layers() -> None:
-        for module, arguments in kept:
+    def again(calls: Sequence[tuple[Any, Any]]) -> None:
+        for module, arguments in calls:
             args, kwargs = tree_map(appendable, arguments)
             module(*args, **kwargs)
 
-    return whole, layers if kept else None
+    return whole, {level: partial(again, calls) for level, calls in kept.items()}
 
 
 def launched_by(

@@ -35,10 +35,12 @@ from pytest_gpuenergy.replay.account.account import (
     account_for_step,
     is_held_back,
     links_key,
+    module_level,
     savings,
     spaced_key,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_savings
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
@@ -71,6 +73,27 @@ _BRIEF = MeterSettings(
     preheat_s=0.0,
 )
 """The settings for a minor call, whose error hardly counts in the sum: half the time of others."""
+_SLIGHT_SHARE = 0.01
+"""The share of a step's GPU time below which a call is measured even more briefly."""
+_SLIGHT = dataclasses.replace(
+    _BRIEF,
+    warmup_s=0.3,
+    warmup_max_s=0.3,
+    steady_slope_per_s=0.2,
+    min_trials=3,
+    min_measure_s=0.3,
+    max_measure_s=0.6,
+    relative_half_width=0.03,
+)
+"""The settings for a slight call. Most of the calls of a language model are slight."""
+_FROM_HOST = MeterSettings(
+    warmup_max_s=2.0,
+    steady_slope_per_s=0.03,
+    max_measure_s=2.0,
+    relative_half_width=0.015,
+)
+"""The settings for a step that the host launches, whose power varies with the host's load: 5 s did
+not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S = 3.0
@@ -99,6 +122,8 @@ class ReplayOptions:
             takes.
         kernels: The ids of the unique calls or unique kernels to replay; empty for all.
         resume: Whether to keep what an earlier replay has measured.
+        brief: Whether to measure everything for a shorter time, so that intervals are wider.
+        changes: Whether to measure changes that may save energy, too.
         power_log: The file for the card's power over time; None for no file.
         interval_s: The seconds over which a row of the power log is a mean; None for the card's
             own samples.
@@ -117,6 +142,8 @@ class ReplayOptions:
     runs: int = 0
     kernels: Sequence[str] = ()
     resume: bool = False
+    brief: bool = False
+    changes: bool = False
     power_log: Path | None = None
     interval_s: float | None = None
     html: Path | None = None
@@ -159,11 +186,14 @@ class RankReplay:
         """Plan, measure, account for the energy, and write the report."""
         profile = read_profile(self.folder)
         steps = self.options.steps or profile.steps(self.options.step)
-        calls = [call for call in read_calls(self.folder) if any(map(call.steps.get, steps))]
+        calls = [call for call in read_calls(self.folder) if call.is_in(steps)]
         chosen = self._chosen(calls)
         for setpoint in self.setpoints:
             self.station.check(setpoint)
-        plan = self.planner(profile, calls, chosen, steps)
+        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
+        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
+        with harness.heating():  # loading the model takes seconds
+            plan = self.planner(profile, calls, chosen, steps)
         self.missing |= plan.missing
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")
@@ -171,10 +201,14 @@ class RankReplay:
         if self.others:
             self._keep_others()
         RunFolder(self.results).restart(run, self._all())
-        cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
-        harness = self.station.harness(cache=cache, min_launches=self.options.runs)
-        minor = minor_calls(calls, steps)
+        modules = [module_level(name) for name in profile.modules]
+        levels = (GRAPH, EAGER, LAYERS, *modules)
+        brief = self.options.brief
+        settings = call_settings(calls, steps, brief=brief)
+        settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
+        settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
+        changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
             with self.station.under(setpoint) as enforced:
@@ -182,17 +216,32 @@ class RankReplay:
                 # depends on the figures of both.
                 for item in chain(
                     plan.steps,
+                    plan.gapped_steps,
                     plan.calls,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    is_brief = item.key in minor and not item.together
-                    self._measure(harness, item, setpoint, enforced, is_brief=is_brief)
+                    own = (
+                        None if item.together else settings.get(item.key, _BRIEF if brief else None)
+                    )
+                    self._measure(harness, item, setpoint, enforced, own)
                 idle_w = self._idle_w(plan)
+                planned = []
+                if self.options.changes and plan.changes is not None:
+                    for found in plan.changes(group):
+                        for item in found.items:
+                            self._measure(harness, item, setpoint, enforced, _SLIGHT)
+                        planned.append(found.change)
+                    self.missing |= plan.missing
+                changes += change_savings(planned, group, setpoint.label)
             accounts += [
-                account_for_step(step, level, whole, calls, group, idle_w, profile.tokens(step))
+                account_for_step(
+                    *(step, level, whole, calls, group, idle_w),
+                    profile.tokens(step),
+                    profile.modules,
+                )
                 for step in steps
-                for level in (GRAPH, EAGER, LAYERS)
+                for level in levels
                 if (whole := group.get(step_key(step, level))) is not None and whole.measured
             ]
         report = ReplayReport(
@@ -203,6 +252,7 @@ class RankReplay:
             savings=tuple(self._savings(steps, calls)),
             missing=self.missing,
             measurements=self._all(),
+            changes=tuple(changes),
         )
         write_report(report, self.folder)
         return report
@@ -301,8 +351,7 @@ class RankReplay:
         what: Replayable,
         setpoint: Setpoint,
         enforced: Setpoint,
-        *,
-        is_brief: bool,
+        settings: MeterSettings | None,
     ) -> None:
         group = self.measurements.setdefault(setpoint.label, {})
         is_measured = what.key in group
@@ -310,14 +359,15 @@ class RankReplay:
             return
         profile = self.options.folder.name / self.folder.relative_to(self.options.folder)
         name = what.key if len(self.setpoints) == 1 else f"{what.key}@{setpoint.label}"
-        brief = dataclasses.replace(_BRIEF, min_launches=self.options.runs)
+        if settings is not None:
+            settings = dataclasses.replace(settings, min_launches=self.options.runs)
         try:
             found = harness.measure_callable(
                 what.repeater,
                 what.workload,
                 Subject(f"{profile}::{name}", what.label, setpoint, enforced),
                 "replay",
-                settings=brief if is_brief else None,
+                settings=settings,
             )
         except RuntimeError as error:  # also the type of CUDA's errors
             self.missing[name] = str(error).strip().partition("\n")[0]
@@ -366,20 +416,32 @@ class RankReplay:
             yield from savings(step, calls, self.measurements, self.reference.label)
 
 
-def minor_calls(calls: Sequence[UniqueCall], steps: Sequence[int]) -> set[str]:
-    """Return the ids of the calls that take little of the GPU time of each step."""
+def call_settings(
+    calls: Sequence[UniqueCall], steps: Sequence[int], *, brief: bool = False
+) -> dict[str, MeterSettings]:
+    """Return the settings, by id, for the calls that are measured for a shorter time than usual.
+
+    Args:
+        calls: The calls of all steps.
+        steps: The steps that are accounted for.
+        brief: Whether calls that take much of a step are measured briefly, too.
+    """
 
     def time_us(call: UniqueCall, step: int) -> float:
-        return call.steps.get(step, 0) * call.call_us
+        return max(call.steps.get(step, 0), call.in_graph.steps.get(step, 0)) * call.call_us
 
     total_us = {step: sum(time_us(call, step) for call in calls) for step in steps}
-    return {
-        call.id
-        for call in calls
-        if all(
-            time_us(call, step) < _MINOR_SHARE * total_us[step]
-            for step in call.steps.keys() & total_us
+    shares = {
+        call.id: max(
+            time_us(call, step) / total_us[step] if total_us[step] else 0.0 for step in steps
         )
+        for call in calls
+    }
+    slight = _MINOR_SHARE if brief else _SLIGHT_SHARE
+    return {
+        key: _SLIGHT if share < slight else _BRIEF
+        for key, share in shares.items()
+        if brief or share < _MINOR_SHARE
     }
 
 
@@ -392,7 +454,7 @@ def spaced_calls(
         alone = measured.get(call.id)
         if call.is_exchange or alone is None or alone.time_ms is None:
             continue
-        wholes = [measured.get(step_key(step, GRAPH)) for step in call.steps]
+        wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
         if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
             gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
             found.append(plan.spaced(call, gaps, spaced_key(call.id)))

@@ -21,6 +21,9 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
+    calls_at,
+    gaps_key,
+    module_level,
     profiled_gpu_us,
     step_key,
 )
@@ -71,6 +74,12 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             )
         player = _Player(device, ReplayWorkloads(profile, cache), recorded)
         wholes = [(step, level) for step in steps for level in (LAYERS, GRAPH, EAGER)]
+        wholes += [
+            (step, level)
+            for step in steps
+            for level in map(module_level, profile.modules)
+            if step_key(step, level) in recorded
+        ]
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
@@ -78,6 +87,9 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(call, key) if key in recorded else None,
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
+            gapped_steps=[
+                player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
+            ],
         )
 
     return plan
@@ -116,16 +128,21 @@ class _Player:
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""
-        counts = [
-            ((call.steps_in_layers if level == LAYERS else call.steps).get(step, 0), call)
-            for call in calls
-        ]
-        repeat = self.repeat(
-            step_key(step, level),
+        repeat = self._all_calls(step_key(step, level), step, level, calls)
+        return self.workloads.step(step, level, repeat)
+
+    def gapped_step(self, step: int, calls: Sequence[UniqueCall]) -> Replayable:
+        """Return a whole step with empty kernels, each of which counts as a part of its call."""
+        return self.workloads.gapped_step(step, self._all_calls(gaps_key(step), step, GRAPH, calls))
+
+    def _all_calls(self, key: str, step: int, level: str, calls: Sequence[UniqueCall]) -> Repeat:
+        modules = self.workloads.profile.modules
+        counts = [(calls_at(call, step, level, modules), call) for call in calls]
+        return self.repeat(
+            key,
             sum(count * self._dram_bytes(call) for count, call in counts),
             sum(count * len(call.launches) for count, call in counts),
         )
-        return self.workloads.step(step, level, repeat)
 
     def repeat(self, key: str, dram_bytes: int, launches: int) -> Repeat:
         """Return what plays the figures recorded under ``key``."""
@@ -142,8 +159,8 @@ class _Player:
         return partial(self.device.play, demand)
 
     def _dram_bytes(self, call: UniqueCall) -> int:
-        size = argument_bytes(call.arguments)
-        return size if size * len(call.turns) > self.device.profile.l2_bytes else 0
+        size, turns = argument_bytes(call.arguments), len(call.replayed_turns)
+        return size if size * turns > self.device.profile.l2_bytes else 0
 
 
 def argument_bytes(arguments: Any) -> int:

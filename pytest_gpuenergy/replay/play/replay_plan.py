@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +14,14 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
 from pytest_gpuenergy.replay.account.account import (
+    EAGER,
     GAP,
     GPU_US,
     GRAPH,
-    LAYERS,
+    gaps_key,
     step_key,
 )
+from pytest_gpuenergy.replay.account.change_savings import Change
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
@@ -29,6 +31,19 @@ Cache = Literal["model", "hot", "cold"]
 ``model``: what it held in the model. ``hot``: the tensors of the call. ``cold``: none of them."""
 Repeat = Callable[[], AbstractContextManager[Repeater]]
 """Makes what launches a call, a step or a gap again and again."""
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """A change of what a model calls, with what has to be measured for it.
+
+    Attributes:
+        change: The change.
+        items: What is changed, and what of the present has not been measured otherwise.
+    """
+
+    change: Change
+    items: Sequence[Replayable]
 
 
 @dataclass(frozen=True)
@@ -44,6 +59,9 @@ class ReplayPlan:
         gap: What launches a gap of about 20 µs, in which a single thread works; None if that is not
             available.
         source: The name of the program that was loaded; empty for recorded figures.
+        gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
+        changes: Yields changes of what takes most energy, by what has been measured; None if that
+            is not available.
     """
 
     steps: Sequence[Replayable]
@@ -52,6 +70,8 @@ class ReplayPlan:
     spaced: Callable[[UniqueCall, int, str], Replayable | None]
     gap: Replayable | None
     source: str = ""
+    gapped_steps: Sequence[Replayable] = ()
+    changes: Callable[[Mapping[str, Measurement]], Iterator[PlannedChange]] | None = None
 
 
 Planner = Callable[
@@ -94,6 +114,10 @@ class ReplayWorkloads:
             key, call.operator, repeat, call.is_exchange, gaps=gaps, turns=turns, **exchange
         )
 
+    def changed(self, key: str, label: str, repeat: Repeat, turns: int = 1) -> Replayable:
+        """Return what is changed, or what a change replaces, under a key of its own."""
+        return self._replayable(key, label, repeat, turns=turns)
+
     def gap(self, repeat: Repeat) -> Replayable:
         """Return a gap alone."""
         return self._replayable(GAP, GAP, repeat)
@@ -102,8 +126,15 @@ class ReplayWorkloads:
         """Return a whole step; the ways to launch it are kernels of the same workload."""
         found = self._replayable(step_key(step, level), level, repeat, shared=True)
         name = step_workload(self.profile, step)
-        if level == LAYERS:  # less work
-            name, found = f"{name}-{LAYERS}", replace(found, label=GRAPH)
+        if level not in (GRAPH, EAGER):  # less work
+            name, found = f"{name}-{level}", replace(found, label=GRAPH)
+        return replace(found, workload=structs.replace(found.workload, name=name))
+
+    def gapped_step(self, step: int, repeat: Repeat) -> Replayable:
+        """Return a step whose graph has an empty kernel after each call."""
+        key = gaps_key(step)
+        found = self._replayable(key, GRAPH, repeat, shared=True)
+        name = f"{model_name(self.profile)}-{key}"
         return replace(found, workload=structs.replace(found.workload, name=name))
 
     def _replayable(

@@ -48,7 +48,7 @@ class LiveCall:
     @property
     def tensors(self) -> list[Any]:
         """The tensors among the arguments, if the call `is_plain`."""
-        return _tensors((self.arguments, self.keywords))
+        return tensors_in((self.arguments, self.keywords))
 
     @property
     def is_plain(self) -> bool:
@@ -85,6 +85,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         kept: The kept calls, by number.
         reuse: By number, the reuse of the tensors among a call's arguments, and then of the tensors
             that it returned in memory of their own.
+        is_inside: Whether a recorded call is being made, in which other calls do not count.
     """
 
     def __init__(
@@ -103,11 +104,19 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         }
         self._keep = frozenset(keep)
         self._memory = memory
-        self._inside = False
+        self.is_inside = False
         self._triton = ExitStack()
         self.forms: list[CallForm] = []
         self.kept: dict[int, LiveCall] = {}
         self.reuse: list[tuple[Reuse, ...]] = []
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
+
+        PyTorch asks; otherwise a compiled program would run uncompiled here.
+        """
+        return True
 
     def __enter__(self) -> CallRecorder:
         self._triton.enter_context(_triton_launches(self._see_launch))
@@ -129,20 +138,21 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         keywords = dict(kwargs or {})
         if func.namespace == "profiler":  # annotations
             return func(*args, **keywords)
-        return self._see(str(func), func, args, keywords)
+        return self.see(str(func), func, args, keywords)
 
     def _see_launch(
         self, function: Any, launch: Any, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> Any:
         if keywords.get("warmup"):  # nothing is launched
             return launch(*args, **keywords)
-        return self._see(f"triton.{function.__name__}", launch, args, keywords)
+        return self.see(f"triton.{function.__name__}", launch, args, keywords)
 
-    def _see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._inside:  # an operator that the recorded call itself calls
+    def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a call, number it, and record its form; see `CallForm` for the name."""
+        if self.is_inside:  # an operator that the recorded call itself calls
             return func(*args, **keywords)
         number = len(self.forms)
-        self._inside = True  # so that copies made here, and launches within the call, do not count
+        self.is_inside = True  # copies made here, and launches within the call, do not count
         try:
             self.forms.append(self._form(name, args, keywords))
             if number in self._keep:
@@ -150,7 +160,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
             with record_function(f"call {number}"):
                 returned = func(*args, **keywords)
         finally:
-            self._inside = False
+            self.is_inside = False
         if self._memory is not None:
             self.reuse.append(_used(self._memory, (args, keywords), returned))
         return returned
@@ -182,21 +192,34 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
     """Route each launch of a Triton kernel through ``see``.
 
     Its arguments are the kernel, the function that launches it, and that function's arguments.
+    What ``torch.compile`` has generated is launched by PyTorch's own class, on a stream that is
+    among its arguments; ``see`` gets a function that launches on the current stream.
     """
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        yield
-        return
-    plain = jit.JITFunction.run
+    with ExitStack() as stack:
+        if (jit := sys.modules.get("triton.runtime.jit")) is not None:
+            plain = jit.JITFunction.run
 
-    def run(function: Any, *args: Any, **keywords: Any) -> Any:
-        return see(function, partial(plain, function), args, keywords)
+            def run(function: Any, *args: Any, **keywords: Any) -> Any:
+                return see(function, partial(plain, function), args, keywords)
 
-    jit.JITFunction.run = run
-    try:
+            stack.callback(setattr, jit.JITFunction, "run", plain)
+            jit.JITFunction.run = run
+        compiled = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+        if compiled is not None:
+            plain_compiled = compiled.CachingAutotuner.run
+
+            def run_compiled(kernel: Any, *args: Any, **keywords: Any) -> Any:
+                del keywords["stream"]
+
+                def launch(*args: Any, **keywords: Any) -> Any:
+                    current = torch.cuda.current_stream().cuda_stream
+                    return plain_compiled(kernel, *args, stream=current, **keywords)
+
+                return see(kernel.fn, launch, args, keywords)
+
+            stack.callback(setattr, compiled.CachingAutotuner, "run", plain_compiled)
+            compiled.CachingAutotuner.run = run_compiled
         yield
-    finally:
-        jit.JITFunction.run = plain
 
 
 def describe(value: Any) -> Any:
@@ -232,7 +255,7 @@ def copied_tensor(tensor: Any) -> Any:
     """Return a copy with the same strides and alignment, even if elements share memory."""
     if tensor.numel() == 0:
         return tensor.clone()
-    span = _span(tensor)
+    span = span_of(tensor)
     lead = tensor.storage_offset() % _LARGEST_ALIGNMENT
     room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
     room[lead:].copy_(tensor.as_strided((span,), (1,)))
@@ -252,19 +275,20 @@ def _storage(tensor: Any) -> int:
     return address
 
 
-def _tensors(tree: Any) -> list[Any]:
+def tensors_in(tree: Any) -> list[Any]:
+    """Return the tensors in nested tuples, lists and dictionaries that lie in memory as strided."""
     flat, _ = tree_flatten(tree)
     return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
-    read = _tensors(arguments)
+    read = tensors_in(arguments)
     read_storages = {_storage(tensor) for tensor in read}
     tensors = read + [
-        tensor for tensor in _tensors(returned) if _storage(tensor) not in read_storages
+        tensor for tensor in tensors_in(returned) if _storage(tensor) not in read_storages
     ]
     spans = [
-        ReuseSpan(tensor.data_ptr(), _span(tensor) * tensor.element_size()) for tensor in tensors
+        ReuseSpan(tensor.data_ptr(), span_of(tensor) * tensor.element_size()) for tensor in tensors
     ]
     found = [
         Reuse(
@@ -278,7 +302,7 @@ def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...
     return tuple(found)
 
 
-def _span(tensor: Any) -> int:
+def span_of(tensor: Any) -> int:
     """Return the number of elements from the first to the last in memory."""
     if tensor.numel() == 0:
         return 0

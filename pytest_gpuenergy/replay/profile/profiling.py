@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,11 +25,17 @@ from pytest_gpuenergy.replay.extract.calls import (
     CallForm,
     unevenly_called,
     unique_calls,
+    with_calls_of_graph,
     write_calls,
 )
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, extract_kernels
 from pytest_gpuenergy.replay.extract.timeline import write_results
-from pytest_gpuenergy.replay.extract.trace import write_trace
+from pytest_gpuenergy.replay.extract.trace import (
+    host_operators,
+    launches,
+    read_trace,
+    write_trace,
+)
 from pytest_gpuenergy.replay.power import (
     CLOCK,
     POWER_CSV,
@@ -44,8 +51,10 @@ from pytest_gpuenergy.replay.profile.programs import (
     check_packages,
     is_export,
     is_function,
+    told_of_capture,
 )
 from pytest_gpuenergy.replay.profile_folder import (
+    GRAPH_TRACE,
     HOST,
     TRACE,
     ProfileRecord,
@@ -169,6 +178,23 @@ class ProfileRun(NamedTuple):
     exported: ExportCheck | None
 
 
+class ProfiledProgram(NamedTuple):
+    """What a profile of a program has recorded.
+
+    Attributes:
+        record: What was profiled.
+        forms: The form of each call of an operator, by its number.
+        reads: The reads of the host's clock, each within an annotation `CLOCK` of the trace.
+        graph_forms: The form of each call that the program makes while a CUDA graph is captured;
+            None if these are the calls that it makes otherwise.
+    """
+
+    record: ProfileRecord
+    forms: list[CallForm]
+    reads: list[ClockRead]
+    graph_forms: list[CallForm] | None
+
+
 def profile_model(
     options: ProfileOptions, command_line: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[int, ProfileRun | None]:
@@ -287,13 +313,12 @@ def _profile_on(
     sampler = None if gpu is None else PowerSampler(gpu)
     prompt = options.prompt(program.prompt)
     with sampler or nullcontext():
-        record, forms, reads = profile_program(
-            program, prompt, folder, device, options.runs, sampler, ranks
-        )
+        profiled = profile_program(program, prompt, folder, device, options.runs, sampler, ranks)
+    record = profiled.record
     found = extract_kernels(folder, host=device == HOST)
     if sampler is not None:
         try:
-            power, curve = sampler.placed(reads, found.clock)
+            power, curve = sampler.placed(profiled.reads, found.clock)
         except ClockError as error:
             tell(f"The profile has no power samples. {error}")
         else:
@@ -301,7 +326,15 @@ def _profile_on(
             write_power(curve, folder)
             write_profile(record, folder)
     write_results(found, folder, record.model, tell)
-    calls = unique_calls(found.launches, forms)
+    calls = unique_calls(found.launches, profiled.forms)
+    if profiled.graph_forms is not None:
+        events = read_trace(folder / GRAPH_TRACE)
+        of_graph = host_operators(events) if device == HOST else launches(events)
+        calls = with_calls_of_graph(calls, unique_calls(of_graph, profiled.graph_forms))
+        tell(
+            f"{record.model} makes other calls while a CUDA graph is captured, such as "
+            f"{_only_in_graph(profiled)}: accounts of graphs count those."
+        )
     write_calls(calls, folder)
     if uneven := unevenly_called(calls, record.runs):
         tell(
@@ -317,10 +350,18 @@ def _profile_on(
     if options.export is not None:
         from pytest_gpuenergy.replay.profile.exporting import export_program  # imports PyTorch
 
-        exported = export_program(program, record, forms, device, options.export)
+        exported = export_program(program, record, profiled.forms, device, options.export)
         record = replace(record, export=exported.file)
         write_profile(record, folder)
     return ProfileRun(record, found, exported)
+
+
+def _only_in_graph(profiled: ProfiledProgram) -> str:
+    """Return the operators that are called more often while a CUDA graph is captured, in words."""
+    plain = Counter(form.operator for form in profiled.forms)
+    plain = Counter({name: count // profiled.record.runs for name, count in plain.items()})
+    more = Counter(form.operator for form in profiled.graph_forms or ()) - plain
+    return ", ".join(name for name, _ in more.most_common(3)) or "calls with other arguments"
 
 
 def claim_for_torch(
@@ -347,12 +388,11 @@ def profile_program(
     runs: int = 1,
     sampler: PowerSampler | None = None,
     ranks: Ranks = ALONE,
-) -> tuple[ProfileRecord, list[CallForm], list[ClockRead]]:
+) -> ProfiledProgram:
     """Run a program once to warm up, and then under the profiler; write the trace and the record.
 
-    Returns:
-        What was profiled, the form of each call of an operator by its number, and the reads of the
-        host's clock, each within an annotation `CLOCK` of the trace.
+    If the program makes other calls while a CUDA graph is captured, it runs once more so, under
+    the profiler; this trace is written, too.
     """
     import torch
     from torch.profiler import record_function
@@ -362,7 +402,7 @@ def profile_program(
     folder.mkdir(parents=True, exist_ok=True)
     steps = max(1, prompt.new_tokens)
     try:
-        with torch.inference_mode(), layers_annotated(program):
+        with torch.inference_mode(), modules_annotated(program):
             inputs = program.inputs(prompt, device)
             program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
             recorder = CallRecorder(program.modules)
@@ -379,6 +419,8 @@ def profile_program(
                 if sampler is not None:
                     # Before the profiler ends, which takes longer than the card keeps samples.
                     sampler.finish(reads[-1].host_ns)
+            of_first_run = recorder.forms[: len(recorder.forms) // runs]
+            graph_forms = _profile_graph(program, inputs, steps, folder, device, of_first_run)
     except InputError:
         raise
     except Exception as error:  # a function may raise anything
@@ -397,6 +439,7 @@ def profile_program(
         dtype=program.dtype,
         parameters=sum(weight.numel() for weight in weights),
         layers=len(program.layers),
+        modules=tuple(program.outer_modules),
         prompt_tokens=prompt.tokens,
         new_tokens=prompt.new_tokens,
         batch=prompt.batch,
@@ -408,9 +451,55 @@ def profile_program(
         ranks=ranks.count,
         runs=runs,
         tf32=_allows_tf32(),
+        graph_differs=graph_forms is not None,
     )
     write_profile(record, folder)
-    return record, recorder.forms, reads
+    return ProfiledProgram(record, recorder.forms, reads, graph_forms)
+
+
+def _profile_graph(
+    program: TorchProgram,
+    inputs: Any,
+    steps: int,
+    folder: Path,
+    device: str,
+    plain: Sequence[CallForm],
+) -> list[CallForm] | None:
+    """Profile the calls that a program makes while a CUDA graph is captured.
+
+    Args:
+        program: The program.
+        inputs: The input of its first step.
+        steps: The number of steps.
+        folder: The folder to write the trace to.
+        device: PyTorch's name of the device.
+        plain: The forms of the calls that it makes otherwise.
+
+    Returns:
+        The forms of the calls; None, without a trace, if they are those that it makes otherwise or
+        if it fails, as it then does when its graph is captured.
+    """
+    from torch.profiler import record_function
+
+    from pytest_gpuenergy.replay.profile.capture import CallRecorder
+
+    (folder / GRAPH_TRACE).unlink(missing_ok=True)
+    recorder = CallRecorder(program.modules)
+    try:
+        with told_of_capture(True), recorder:
+            program.run(inputs, steps)
+    except Exception:  # a function may raise anything
+        return None
+    if recorder.forms == plain:
+        return None
+    recorder = CallRecorder(program.modules)
+    settle(device)
+    with profiler_on(device) as profiler:
+        with told_of_capture(True), recorder, record_function("run 0"):
+            program.run(inputs, steps)
+        settle(device)
+    write_trace(profiler, folder / GRAPH_TRACE)
+    return recorder.forms
 
 
 def _allows_tf32() -> bool:
@@ -476,22 +565,28 @@ def settle(device: str) -> None:
 
 
 @contextmanager
-def layers_annotated(program: TorchProgram) -> Iterator[None]:
-    """Let each layer of a program run within an annotation such as ``layer 3``."""
+def modules_annotated(program: TorchProgram) -> Iterator[None]:
+    """Let modules of a program run within annotations such as ``layer 3`` and ``module 1``.
+
+    The latter number `TorchProgram.outer_modules`.
+    """
     from torch.profiler import record_function
 
+    named = [(f"layer {number}", layer) for number, layer in enumerate(program.layers)]
+    outer = program.outer_modules.values()
+    named += [(f"module {number}", module) for number, module in enumerate(outer)]
     hooks = []
-    for number, layer in enumerate(program.layers):
+    for name, module in named:
         entered: list[Any] = []
 
-        def enter(*_: Any, number: int = number, entered: list[Any] = entered) -> None:
-            entered.append(record_function(f"layer {number}"))
+        def enter(*_: Any, name: str = name, entered: list[Any] = entered) -> None:
+            entered.append(record_function(name))
             entered[-1].__enter__()
 
         def leave(*_: Any, entered: list[Any] = entered) -> None:
             entered.pop().__exit__(None, None, None)
 
-        hooks += [layer.register_forward_pre_hook(enter), layer.register_forward_hook(leave)]
+        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
     try:
         yield
     finally:

@@ -6,7 +6,8 @@ import copy
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import getclosurevars
 from pathlib import Path
@@ -82,6 +83,31 @@ class TorchProgram(ABC):
         inside = [part for module in self.modules.values() for part in module.modules()]
         lists = [part for part in inside if isinstance(part, ModuleList)]
         return list(max(lists, key=len, default=[]))
+
+    @property
+    def outer_modules(self) -> dict[str, Any]:
+        """The largest modules without a layer inside, by name; none if there are no layers.
+
+        Of a language model these are its embedding, its head, the norm before that, and the like.
+        """
+        from torch.nn import Module
+
+        layers = {id(layer) for layer in self.layers}
+        found: dict[str, Any] = {}
+
+        def collect(name: str, module: Any) -> None:
+            if id(module) in layers:
+                return
+            is_list = type(module).forward is Module.forward  # it cannot be called
+            if is_list or any(id(inside) in layers for inside in module.modules()):
+                for child, inside in module.named_children():
+                    collect(f"{name}.{child}" if name else child, inside)
+            else:
+                found[name] = module
+
+        for name, module in self.modules.items() if layers else ():
+            collect(name, module)
+        return found
 
     @abstractmethod
     def inputs(self, prompt: Prompt, device: str) -> Any:
@@ -181,6 +207,29 @@ class GeneratingProgram(TorchProgram):
         for _ in range(number - 1):
             past, latest = self.ask(latest, past)
         return lambda: self.ask(latest, appendable(past))[1]
+
+
+@contextmanager
+def told_of_capture(is_capturing: bool) -> Iterator[None]:
+    """Let programs make the calls that they make while a CUDA graph is captured, or those of a run.
+
+    PyTorch tells them that a graph is captured, whether or not there is one: transformers, for
+    example, then makes masks that it leaves out otherwise, since it must not look at values.
+    """
+    import torch
+
+    def told() -> bool:
+        return is_capturing
+
+    places = (torch.cuda, torch.cuda.graphs)
+    plain = [place.is_current_stream_capturing for place in places]
+    try:
+        for place in places:
+            place.is_current_stream_capturing = told
+        yield
+    finally:
+        for place, function in zip(places, plain, strict=True):
+            place.is_current_stream_capturing = function
 
 
 def appendable(value: Any) -> Any:

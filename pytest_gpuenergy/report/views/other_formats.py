@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,14 @@ from pytest_gpuenergy.report.analysis.gpu_models import Models, by_model
 from pytest_gpuenergy.report.analysis.subjects import ordered
 from pytest_gpuenergy.report.store import Report
 from pytest_gpuenergy.report.views.view_files import write_file, write_view
-from pytest_gpuenergy.support import aligned, csv_text, dump, emulated_mark, printable
+from pytest_gpuenergy.support import (
+    aligned,
+    csv_text,
+    dump,
+    emulated_mark,
+    joined_or_hashed,
+    printable,
+)
 
 COLUMNS = ("perf(GFLOP/s)", "energy(mJ)", "EDP(ms*mJ)")
 
@@ -160,8 +168,9 @@ _SIZES = {
     "conv2d": ("N", "H", "W", "CO", "CI", "KH", "KW", "strides", "padding"),
 }
 """The sizes in the names of folders, by kind of workload."""
-_MORE_SIZES = {"dilation", "groups"}
-"""Sizes that are only there if they are not 1."""
+_MORE_SIZES = {"B", "dilation", "groups"}
+"""Sizes that are only there if they are not 1; groups of products are their rows, with commas."""
+_ROWS = re.compile(r"[0-9]+(?:,[0-9]+)*", re.ASCII)
 _USUAL_MODE = "float32"
 _HEADER = (
     *("# workload", "cap", "rank", "contender", "mode"),
@@ -188,12 +197,7 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
     for part in by_model(report):
         run, by_size = part.run, dict[str, list[Measurement]]()
         for m in part.measurements:
-            parameters = m.workload.parameters
-            names = _SIZES.get(str(parameters.get("kind")), ())
-            names = (*names, *sorted(_MORE_SIZES & parameters.keys())) if names else ()
-            sizes = {name: parameters.get(name) for name in names}
-            if sizes and all(type(size) is int for size in sizes.values()):
-                size = "_".join(f"{name}={size}" for name, size in sizes.items())
+            if size := _size_text(m.workload.parameters):
                 by_size.setdefault(size, []).append(m)
         emulated = " (emulated: recorded or modelled figures)" if run.emulated else ""
         title = printable(f"# {run.gpu_name}{emulated}, run {run.run_id}, {run.started}")
@@ -203,6 +207,22 @@ def write_best_perf(report: Report, folder: Path) -> list[Path]:
     for size, text in found.items():
         write_view(folder / size / FILE, text)
     return [folder / size / FILE for size in found]
+
+
+def _size_text(parameters: Mapping[str, object]) -> str | None:
+    """Return the sizes of a workload as the name of a folder; None if it is of another kind."""
+    names = _SIZES.get(str(parameters.get("kind")))
+    if names is None:
+        return None
+    words = []
+    for name in (*names, *sorted(_MORE_SIZES & parameters.keys())):
+        size = parameters.get(name)
+        if name == "groups" and _ROWS.fullmatch(str(size)):
+            size = joined_or_hashed(str(size).split(","))
+        elif type(size) is not int:
+            return None
+        words.append(f"{name}={size}")
+    return "_".join(words)
 
 
 def _rows(products: Iterable[Measurement]) -> Iterator[tuple[str, ...]]:

@@ -131,6 +131,11 @@ class SearchBench:
         )
 
     @cached_property
+    def meter(self) -> EnergyMeter:
+        """The meter of the device, which learns from state to state when its counter advances."""
+        return EnergyMeter(self.device, QUICK)
+
+    @cached_property
     def hidden(self) -> Hidden:
         """The seeds of inputs, and all else that no kernel can know.
 
@@ -362,8 +367,11 @@ class _StateEvaluation:
                 if limit is not None and burst_ms > limit.time_ms:
                     figures["assumed_power_w"] = limit.power_w
                 else:
+                    # A device of its own, which an emulated state has, has nothing to learn from.
+                    own = device is not self.bench.device
+                    meter = EnergyMeter(device, QUICK) if own else self.bench.meter
                     with self._timed("power"):
-                        reading = EnergyMeter(device, QUICK).measure(repeater)
+                        reading = meter.measure(repeater)
                     figures |= {
                         "time_ms": reading.time_ms.value,
                         "power_w": reading.power_w,

@@ -49,6 +49,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         sums_share: the cycles in which a warpgroup adds 128 sums of a step to the totals.
         split_share: the cycles in which 128 elements are split for ``3xtf32``.
         transposed_share: the cycles in which 128 elements of A are transposed in shared memory.
+        waiting_cycles: the cycles of a step in which a warpgroup that adds the sums of each step
+            waits for its own products; others multiply meanwhile.
+        copy_instructions: the instructions of an asynchronous copy to shared memory.
+        kept_instructions: those of a copy through registers.
         turns_share: the time of these three if warpgroups take turns, relative to others.
         energy_shares: the time for which the energy of a multiplication lasts at the power limit,
             relative to its time at the peak rate, by mode.
@@ -76,6 +80,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sums_share: float = 0.0
     split_share: float = 0.0
     transposed_share: float = 0.0
+    waiting_cycles: float = 0.0
+    copy_instructions: float = 3.0
+    kept_instructions: float = 3.0
     turns_share: float = 1.0
     energy_shares: dict[str, float] = {}
     loaded_energy_cycles: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
@@ -32,7 +33,8 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
-    A batch is one strided call, and groups are a call each, of which all count.
+    A batch is one strided call, and groups are a call each, of which all count; see also
+    `grouped_call`.
 
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode, its layout or its end.
@@ -74,6 +76,14 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
     )
+
+
+def grouped_call(gemm: Gemm) -> LibraryCall | None:
+    """Return the one call of cuBLAS for all groups of a product; None if it computes no such."""
+    if not gemm.groups or gemm.has_end or gemm.mode not in _COMPUTE:
+        return None
+    call = cublas_call(gemm)
+    return replace(call, entry="cublas.grouped")
 
 
 def _check_float8_call(gemm: Gemm) -> None:
@@ -203,11 +213,13 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     for chosen in _CONFIGURATIONS[gemm.mode]:
         if scaling == "block" and chosen.tile_k != SCALE_BLOCK:
             continue
-        first_tile_rows = _first_tile_rows(gemm, chosen.tile_m)
-        statements = _product_of_tile(gemm, first_tile_rows)
+        tile_rows = gemm.first_tiles(chosen.tile_m)[-1]
+        if not gemm.groups:
+            tile_rows = gemm.B * -(-gemm.M // chosen.tile_m)
+        statements = _product_of_tile(gemm, chosen.tile_m)
         indent = " " * (len(marker) - len(marker.lstrip()))
         source = text.replace(marker, "\n".join(indent + line for line in statements))
-        tiles = first_tile_rows[-1] * -(-gemm.N // chosen.tile_n)
+        tiles = tile_rows * -(-gemm.N // chosen.tile_n)
         constants: dict[str, KernelConstant] = {
             "m": gemm.M,
             "n": gemm.N,
@@ -215,7 +227,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "lda": gemm.lda,
             "ldb": gemm.ldb,
             "ldc": gemm.ldc,
-            "tile_rows": first_tile_rows[-1],
+            "tile_rows": tile_rows,
             "a_matrix": 0 if gemm.groups else matrices["A"],
             "b_matrix": matrices["B"],
             "c_matrix": 0 if gemm.groups else matrices["C"],
@@ -250,13 +262,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     return kernels
 
 
-def _first_tile_rows(gemm: Gemm, tile_m: int) -> list[int]:
-    """Return the first row of tiles of each product, and the number of all of them."""
-    heights = (-(-rows // tile_m) for rows in gemm.rows_of_products)
-    return list(itertools.accumulate(heights, initial=0))
-
-
-def _product_of_tile(gemm: Gemm, first_tile_rows: Sequence[int]) -> list[str]:
+def _product_of_tile(gemm: Gemm, tile_m: int) -> list[str]:
     """Return the statements that set which product a row of tiles belongs to, and its rows.
 
     Groups are compared one after another, since Triton has no table of constants.
@@ -269,14 +275,13 @@ def _product_of_tile(gemm: Gemm, first_tile_rows: Sequence[int]) -> list[str]:
             "first_row = 0",
             "end_row = m",
         ]
-    ends = [*itertools.accumulate(gemm.groups)]
     names = ("product", "first_tile_row", "tile_rows_of_product", "first_row", "end_row")
     statements: list[str] = []
-    for number, (first, next_first) in enumerate(itertools.pairwise(first_tile_rows)):
+    rows, tiles = itertools.pairwise(gemm.first_rows), itertools.pairwise(gemm.first_tiles(tile_m))
+    for number, (own_rows, (first, next_first)) in enumerate(zip(rows, tiles, strict=True)):
         if first == next_first:
             continue
-        begin = ends[number] - gemm.groups[number]
-        values = (number, first, next_first - first, begin, ends[number])
+        values = (number, first, next_first - first, *own_rows)
         if not statements:
             statements += [f"{name} = {value}" for name, value in zip(names, values, strict=True)]
             continue

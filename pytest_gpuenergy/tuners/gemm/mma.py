@@ -29,8 +29,6 @@ _LEAST_ASYNCHRONOUS_BYTES = 4
 """The least that an asynchronous copy copies (PTX ISA, ``cp.async``)."""
 _SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
 """The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
-_COPY_INSTRUCTIONS = 3
-"""The approximate instructions of a copy to shared memory."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
 
@@ -120,10 +118,14 @@ class MmaParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
         widths = copy_width_of_a(gemm), copy_width(gemm, gemm.ldb)
-        pieces = self.tile_m / widths[0] + self.tile_n / widths[1]
+        instructions = sum(
+            tile / width * (costs.copy_instructions if asynchronous else costs.kept_instructions)
+            for tile, width in ((self.tile_m, widths[0]), (self.tile_n, widths[1]))
+            for asynchronous in [gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES]
+        )
         split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
-        copying = self.tile_k * pieces * _COPY_INSTRUCTIONS / WARP_LANES / SCHEDULERS
+        copying = self.tile_k * instructions / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
         step = BlockStep(

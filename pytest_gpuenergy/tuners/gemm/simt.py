@@ -9,18 +9,30 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
-from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
+from pytest_gpuenergy.tuners.gemm.estimate import (
+    SCHEDULERS,
+    BlockStep,
+    copying_cycles,
+    product_cycles,
+)
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    Tiling,
+    copied_kernel,
+    copy_width,
+    copy_width_of_a,
+    with_first_launch,
+)
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
     WARP_LANES,
     CardResources,
+    Constant,
 )
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
 
 _LANES = (4, 8)
 """The threads of a warp along M and along N."""
@@ -32,6 +44,12 @@ _ALONG = (8, 16, 32)
 """The elements of a row of A that neighbouring threads copy if they transpose it."""
 _MAX_ROWS = 8
 """The most rows of a thread that reads A by rows: it holds four elements of each."""
+_LEAST_TURNED = 512
+"""The sides of a square C from which on transposing operands may pay."""
+_LEAST_TURNED_TILE = 64
+"""The least side of the tiles that are then tried: such products are large."""
+_SQUARE, _TURN_THREADS = 32, 256
+"""The side of the squares that blocks of ``turn.cu`` transpose, and their threads."""
 _SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
@@ -97,19 +115,22 @@ class SimtParameters(Tiling):
             A, stored by rows, is transposed on its way to shared memory; 0 if it is not. A
             transposed B is transposed back in the same way, by at least 8 elements.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
+        turned: whether operands whose rows lie along K are transposed by a launch before that of
+            the product, which then computes the layout ``nt``.
     """
 
     template: ClassVar[str] = "simt"
     family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70
-    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0}
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0, "turned": 0}
 
     thread_m: int = 8
     thread_n: int = 4
     slices: int = 1
     transpose_a: int = 0
     asynchronous: bool = True
+    turned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,6 +187,9 @@ class SimtParameters(Tiling):
                 continue
             if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
                 yield from base.divided(gemm, card)
+            large = min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1
+            if gemm.layout != "nt" and large and _worth_turning(gemm):
+                yield from replace(base, turned=True).divided(gemm, card)
             if gemm.layout != "nt":
                 for along in base.worth_copying:
                     yield from replace(base, transpose_a=along).divided(gemm, card)
@@ -190,6 +214,10 @@ class SimtParameters(Tiling):
         longer = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
         return (least, *longer[-1:])
 
+    def computed(self, gemm: Gemm) -> Gemm:
+        """Return the product that is computed after operands have been turned."""
+        return _turned(gemm) if self.turned else gemm
+
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has the instructions; asynchronous copies came with sm_80."""
         able = not self.asynchronous or card.capability >= FIRST_ASYNCHRONOUS
@@ -205,6 +233,7 @@ class SimtParameters(Tiling):
         If A is read by rows, four of its columns are read at once. A thread with 128 sums would
         then need more registers than it can have; it still keeps all its sums in registers.
         """
+        gemm = self.computed(gemm)
         sums = self.thread_m * self.thread_n
         if gemm.a_transposed or self.transpose_a:
             return sums + 2 * (self.thread_m + self.thread_n) + 32
@@ -212,6 +241,7 @@ class SimtParameters(Tiling):
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block: its stages, and later the sums of its slices."""
+        gemm = self.computed(gemm)
         if self.transposes(gemm):
             of_a = self.tile_k * (self.tile_m + _WIDEST)
         elif gemm.a_transposed:
@@ -232,6 +262,9 @@ class SimtParameters(Tiling):
 
         Large products run at the power limit, where the energy of a step determines its time.
         """
+        costs = costs or costs_of(self.family)
+        turning = copying_cycles(_turned_bytes(gemm), card, costs) if self.turned else 0.0
+        gemm = self.computed(gemm)
         tile = (self.tile_m, self.tile_n, self.tile_k)
         thread = (self.thread_m, self.thread_n)
         turned = (self.transposes(gemm), gemm.b_transposed)
@@ -245,7 +278,7 @@ class SimtParameters(Tiling):
                 busy_cycles=step.busy_cycles + more * per_scheduler,
                 alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
             )
-        return product_cycles(gemm, self, card, step, costs or costs_of(self.family))
+        return product_cycles(gemm, self, card, step, costs) + turning
 
     def _narrow_pieces(self, gemm: Gemm) -> float:
         """Return how many more pieces a step copies than if all were of four elements.
@@ -259,6 +292,7 @@ class SimtParameters(Tiling):
 
     def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
         """Return what may explain how far the estimate of `cycles` is off, by `TRAITS`."""
+        gemm = self.computed(gemm)
         resident, blocks = self.resident(gemm, card), self.block_count(gemm)
         waves, rest = divmod(blocks, resident * card.multiprocessors)
         last = -(-rest // card.multiprocessors)
@@ -286,14 +320,59 @@ class SimtParameters(Tiling):
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
-        constants = {
+        constants: dict[str, Constant] = {
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,
             "SLICES": self.slices,
             "TRANSPOSE_A": self.transpose_a,
             "ASYNCHRONOUS": self.asynchronous,
         }
-        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
+        if not self.turned:
+            return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
+        product = _turned(gemm)
+        spaces = {
+            tensor.name: replace(tensor, name=f"{tensor.name.lower()}_turned", role="workspace")
+            for tensor in product.inputs
+            if tensor.name in _along_k(gemm)
+        }
+        constants |= {"A_DISTANCE": f"{gemm.lda}", "B_DISTANCE": f"{gemm.ldb}"}
+        for name in "AB":
+            constants[f"{name}_TURNED"] = f"{spaces[name].shape[1] if name in spaces else 0}"
+        kernel = copied_kernel(product, self, constants, self.shared_bytes(gemm), ("gemm/turn",))
+        return with_first_launch(kernel, self._turning_launch(gemm, spaces), spaces)
+
+    def _turning_launch(self, gemm: Gemm, spaces: Mapping[str, Tensor]) -> Launch:
+        """Return the launch that transposes operands to the workspaces."""
+        lines = max({"A": gemm.M, "B": gemm.N}[name] for name in spaces)
+        squares = math.ceil(gemm.K / _SQUARE) * math.ceil(lines / _SQUARE)
+        names = [argument for name, space in spaces.items() for argument in (name, space.name)]
+        return Launch("gemm_turn", (squares, len(spaces), 1), (_TURN_THREADS, 1, 1), tuple(names))
+
+
+def _along_k(gemm: Gemm) -> str:
+    """Return the names of the operands whose rows lie along K."""
+    return "A" * (not gemm.a_transposed) + "B" * gemm.b_transposed
+
+
+def _worth_turning(gemm: Gemm) -> bool:
+    """Return whether transposing operands could be a small part of a product's time."""
+    return gemm.products == 1 and gemm.M * gemm.N >= _LEAST_TURNED * (gemm.M + gemm.N)
+
+
+@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it
+def _turned(gemm: Gemm) -> Gemm:
+    """Return the product with operands whose rows lie across K, and can be copied by 16 bytes."""
+    of_a, of_b = (math.ceil(lines / _WIDEST) * _WIDEST for lines in (gemm.M, gemm.N))
+    lda = gemm.lda if gemm.a_transposed else of_a
+    ldb = of_b if gemm.b_transposed else gemm.ldb
+    return replace(gemm, layout="nt", lda=lda, ldb=ldb)
+
+
+@functools.lru_cache(maxsize=16)
+def _turned_bytes(gemm: Gemm) -> int:
+    """Return the bytes of the transposes."""
+    lines = {"A": gemm.M, "B": gemm.N}
+    return gemm.element_bytes * gemm.K * sum(lines[name] for name in _along_k(gemm))
 
 
 @functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions

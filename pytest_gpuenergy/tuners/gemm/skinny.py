@@ -229,7 +229,7 @@ class SkinnyParameters(Tiling):
             raise InputError(
                 f"The template {self.template} has no steps of {self.tile_k} for {gemm.name}."
             )
-        kind, _ = KINDS[gemm.mode]
+        kind = KINDS[gemm.mode]
         count = self.tile_m // 2
         depth = _DEPTH_BYTES // gemm.element_bytes
         shape = f"m64n{self.tile_m}k{depth}.f32.{kind}.{kind}"

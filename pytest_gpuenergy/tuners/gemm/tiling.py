@@ -5,12 +5,10 @@ This is what all templates for matrix products share.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel, Launch, Origin, TensorMap
@@ -101,7 +99,7 @@ class Tiling(TemplateParameters[Gemm]):
         along_m, along_n = self.cluster
         columns = -(-gemm.N // (along_n * self.tile_n))
         if gemm.groups:
-            return _first_tiles(gemm.groups, along_m * self.tile_m)[-1] * columns
+            return gemm.first_tiles(along_m * self.tile_m)[-1] * columns
         return gemm.B * -(-gemm.M // (along_m * self.tile_m)) * columns
 
     def whole_tile_count(self, gemm: Gemm) -> int:
@@ -169,9 +167,9 @@ class Tiling(TemplateParameters[Gemm]):
         height = self.cluster[0] * self.tile_m
         grouped: dict[str, Constant] = {}
         if gemm.groups:
-            first_tiles = _first_tiles(gemm.groups, height)
+            first_tiles = gemm.first_tiles(height)
             grouped = {
-                "FIRST_ROWS": ", ".join(map(str, first_rows(gemm))),
+                "FIRST_ROWS": ", ".join(map(str, gemm.first_rows)),
                 "FIRST_TILES": ", ".join(map(str, first_tiles)),
                 "TILE_ROWS": first_tiles[-1],
             }
@@ -204,19 +202,6 @@ class Tiling(TemplateParameters[Gemm]):
 
 
 _SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
-
-
-def first_rows(gemm: Gemm) -> tuple[int, ...]:
-    """Return the first row of each group in A and C, and the number of all rows."""
-    return tuple(itertools.accumulate(gemm.groups, initial=0))
-
-
-@functools.lru_cache(maxsize=64)  # thousands of tilings of a product ask for a few heights
-def _first_tiles(groups: tuple[int, ...], height: int) -> tuple[int, ...]:
-    """Return the first row of tiles of each group, and the number of all of them."""
-    return tuple(itertools.accumulate((-(-rows // height) for rows in groups), initial=0))
-
-
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
@@ -233,7 +218,11 @@ _HEADERS = {"float16": "#include <cuda_fp16.h>", "bfloat16": "#include <cuda_bf1
 
 
 def copied_kernel(
-    gemm: Gemm, parameters: Tiling, constants: Mapping[str, Constant], shared_bytes: int
+    gemm: Gemm,
+    parameters: Tiling,
+    constants: Mapping[str, Constant],
+    shared_bytes: int,
+    more_texts: Sequence[str] = (),
 ) -> Kernel:
     """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
@@ -242,7 +231,7 @@ def copied_kernel(
         "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
     }
-    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
+    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 
@@ -263,7 +252,8 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, whose names
+            begin with those of the matrices.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -275,11 +265,13 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
+    maps: dict[str, list[str]] = {}
+    for tensor_map in tensor_maps:
+        maps.setdefault(tensor_map.name[0].upper(), []).append(tensor_map.name)
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
-    result = maps.get("C", "C")
-    results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
-    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
+    operands = [argument for name in "AB" for argument in maps.get(name, [name])]
+    results = [*maps.get("C", ["C"]), *["C"] * bool(constants.get("ROWS_STORED"))]
+    names = (*operands, *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -309,6 +301,26 @@ def _head(gemm: Gemm) -> list[str]:
     ]
 
 
+def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:
+    """Return a kernel that first copies operands to workspaces, and reads these instead.
+
+    Args:
+        kernel: the kernel of the product.
+        launch: the launch that copies.
+        spaces: the workspaces by the names of the operands.
+    """
+    names = {name: space.name for name, space in spaces.items()}
+    launches = [
+        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        for one in kernel.launches
+    ]
+    return replace(
+        kernel,
+        launches=(launch, *launches),
+        workspaces=(*spaces.values(), *kernel.workspaces),
+    )
+
+
 def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
     widest = _WIDEST_BYTES // gemm.element_bytes
@@ -321,4 +333,4 @@ def copy_width_of_a(gemm: Gemm) -> int:
     Where A is stored transposed, groups begin within its rows.
     """
     width = copy_width(gemm, gemm.lda)
-    return math.gcd(width, *first_rows(gemm)[:-1]) if gemm.a_transposed else width
+    return math.gcd(width, *gemm.groups[:-1]) if gemm.a_transposed else width

@@ -1,8 +1,9 @@
-"""The template for Hopper: products of 16-bit matrices by wgmma, see cuda/gemm/wgmma.cu."""
+"""The template for Hopper: products by wgmma from shared memory, see cuda/gemm/wgmma.cu."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,6 +14,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
+    LINE_BYTES,
     OTHER_REGISTERS,
     ROW_BYTES,
     WARPGROUP,
@@ -24,8 +26,8 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
-_LINE = 64
-"""The elements of a line in shared memory."""
+_LINE, _LEAST_LINE = 64, 32
+"""The elements of a line in shared memory, with 16 bits and in TF32."""
 _WIDEST = 256
 """The most columns of one instruction."""
 _TILES_M = (64, 128, 192, 256)
@@ -33,18 +35,21 @@ _TILES_N = (64, 128, 192, 256)
 _C_BOX_ROWS = 16
 """The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
+_STORED_BYTES = 16
+"""The most that a thread writes to C at once."""
 _C_BOXES = 8
 """The boxes of a consumer: two for each of its warps."""
-KINDS: Mapping[Mode, tuple[str, str]] = {
-    "float16": ("f16", "f16"),
-    "bfloat16": ("bf16", "bf16"),
-    "e4m3": ("e4m3", "bf16"),
-    "e5m2": ("e5m2", "bf16"),
-}
-"""The types of an instruction's elements, and of the elements of C."""
 PRODUCTS_PER_CYCLE = 2048
 """The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
-whitepaper)."""
+whitepaper); there are half as many in TF32."""
+KINDS: Mapping[str, str] = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "tf32": "tf32",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+}
+"""The modes, as instructions call the type of the elements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +60,8 @@ class WgmmaParameters(HopperTiling):
     """
 
     template: ClassVar[str] = "wgmma"
-    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
-    element_bytes: ClassVar[int] = 2
-    text: ClassVar[str] = "gemm/wgmma"
-    slice_lines: ClassVar[int] = _LINE
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
+    line: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
@@ -67,15 +70,22 @@ class WgmmaParameters(HopperTiling):
             and self.tile_m <= _WIDEST
             and not self.tile_n % _LINE
             and self.tile_n <= _WIDEST
-            and not self.tile_k % _LINE
+            and not self.tile_k % _LEAST_LINE
             and self.tile_k <= _WIDEST
         )
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
-                f"{self.consumers} warpgroups in pieces of 64 x 64 x 64, of which there may be "
-                "four in each direction."
+                f"{self.consumers} warpgroups in pieces of 64 x 64 x {_LEAST_LINE}, up to 256 in "
+                "each direction."
             )
+
+    @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what a product lacks: in TF32, instructions take rows along K only."""
+        if gemm.mode == "tf32" and gemm.layout != "tn":
+            return f"needs the layout tn in mode tf32, not {gemm.layout}"
+        return super().refusal(gemm)
 
     @classmethod
     def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
@@ -97,12 +107,12 @@ class WgmmaParameters(HopperTiling):
     def dynamic_bytes(self, gemm: Gemm) -> int:
         """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
-        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES if self.stores_boxes(gemm) else 0
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
 
     def peak_cycles(self, gemm: Gemm) -> float:
-        del gemm  # the same for all
-        return self.tile_m * self.tile_n * self.tile_k / PRODUCTS_PER_CYCLE
+        products = self.tile_m * self.tile_n * self.tile_k
+        return products * gemm.element_bytes / 2 / PRODUCTS_PER_CYCLE
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
@@ -114,33 +124,42 @@ class WgmmaParameters(HopperTiling):
         served = costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
         return max(costs.product_share * self.peak_cycles(gemm), served)
 
-    def stores_boxes(self, gemm: Gemm) -> bool:
-        """Return whether the tensor memory accelerator stores C."""
-        return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0
-
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        kind, packed = KINDS[gemm.mode]
+        if self.tile_k * gemm.element_bytes % LINE_BYTES:
+            raise InputError(
+                f"The template {self.template} needs tile_k to be a multiple of "
+                f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
+            )
+        kind, stored_bytes = KINDS[gemm.mode], stored_as(gemm.output_type).itemsize
         shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
+        along = f", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
-            "ALONG": f'", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"',
+            "ALONG": f'"{along}"' if gemm.element_bytes == 2 else '""',
+            "HALVES": stored_bytes == 2,
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": self.stores_boxes(gemm),
+            "BOXED_C": self._boxed(gemm),
+            "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
-            "PACK": f'"cvt.rn.{packed}x2.f32"',
+            "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
             "PROMOTED": False,
         }
 
     def _rows_stored(self, gemm: Gemm) -> bool:
         """Return whether boxes of C could have rows of two groups, which are then stored apart."""
         height = self.cluster_m * self.tile_m
-        return self.stores_boxes(gemm) and any(rows % height for rows in gemm.groups)
+        return self._boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not self.stores_boxes(gemm):
+        if not self._boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
+
+    def _boxed(self, gemm: Gemm) -> bool:
+        """Return whether the tensor memory accelerator stores C, whose rows must be in order."""
+        row_bytes = gemm.ldc * stored_as(gemm.output_type).itemsize
+        return row_bytes % ROW_BYTES == 0 and "A" not in self.viewed(gemm)

@@ -17,25 +17,17 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     OTHER_REGISTERS,
     ROW_BYTES,
     WARPGROUP,
-    WARPGROUP_ROWS,
 )
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
 from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode, Tensor, largest
 
-_PRODUCTS_PER_CYCLE = 4096
-"""The products of 8-bit elements on a multiprocessor: 1979 TFLOP/s on 132 of them at 1830 MHz (H100
-whitepaper)."""
-_NARROWEST = 32
-"""The columns of the narrowest tile, with which products of few rows still have many blocks."""
 _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
 """The rows and columns that a block turns."""
 _LARGEST_PARTS = 1024
 """The most blocks that look for the largest element of A."""
-_LINES_OF_PATTERN = 8
-"""The lines after which the pattern of swizzled pieces repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,42 +41,26 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     template: ClassVar[str] = "wgmma_float8"
     family: ClassVar[str] = "float8"
     modes: ClassVar[tuple[Mode, ...]] = FLOAT8_MODES
-    element_bytes: ClassVar[int] = 1
-    slice_lines: ClassVar[int] = _LINES_OF_PATTERN
-    stages_tried: ClassVar[tuple[int, ...]] = (14, 10, 7, 6, 5, 4, 3, 2)
-
     tile_k: int = LINE_BYTES
 
     def _check_tile(self) -> None:
-        if self.tile_n != _NARROWEST:
-            super()._check_tile()
-        elif self.tile_m != WARPGROUP_ROWS or self.consumers != 1:
+        super()._check_tile()
+        if self.tile_k != SCALE_BLOCK or self.views:
             raise InputError(
-                f"A tile of {self.tile_m} x {self.tile_n} with {self.consumers} warpgroups is not "
-                f"{WARPGROUP_ROWS} x {_NARROWEST} with one."
-            )
-        if self.tile_k != SCALE_BLOCK:
-            raise InputError(
-                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}."
+                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}, "
+                "and has no views."
             )
 
-    @classmethod
-    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
-        yield from super().tiles_tried()
-        for along_m in (1, 2):
-            tile = {"tile_m": WARPGROUP_ROWS, "tile_n": _NARROWEST, "consumers": 1}
-            yield {**tile, "cluster_m": along_m, "cluster_n": 1}
-
-    def stores_boxes(self, gemm: Gemm) -> bool:
-        """Return whether the tensor memory accelerator stores C; narrow tiles have no boxes."""
-        return self.tile_n != _NARROWEST and super().stores_boxes(gemm)
+    @property
+    def text(self) -> str:
+        return "wgmma"
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what a product lacks: what quantizes A reads it along K."""
         if gemm.quantize and gemm.a_transposed:
             return f"quantizes A only where it is stored along K, not in layout {gemm.layout}"
-        return super().refusal(gemm)
+        return None
 
     def consumer_registers(self, gemm: Gemm) -> int:
         """Return about how many registers a consumer's thread needs for sums and totals."""
@@ -93,10 +69,6 @@ class WgmmaFloat8Parameters(WgmmaParameters):
             return sums + OTHER_REGISTERS
         factors = self.tile_m // (WARPGROUP // 4 * self.consumers) + self.tile_n // 64
         return 2 * sums + OTHER_REGISTERS + (factors if gemm.scaling == "block" else 0)
-
-    def peak_cycles(self, gemm: Gemm) -> float:
-        del gemm  # the same for all
-        return self.tile_m * self.tile_n * self.tile_k / _PRODUCTS_PER_CYCLE
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
@@ -121,7 +93,6 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         return {
             **super().instruction_constants(gemm),
-            "ALONG": '""',
             "PROMOTED": gemm.accumulation != "fast",
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }

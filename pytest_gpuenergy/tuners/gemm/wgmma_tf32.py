@@ -24,7 +24,7 @@ _LINE = 32
 """The elements of a line in shared memory."""
 _WIDEST = 256
 """The most rows of a tile."""
-_TILES_M = (64, 96, 128, 160)
+_TILES_M = (64, 96, 128, 160, 192, 256)
 _MIN_SPLIT_K = _LINE
 """The fewest products in a sum of split elements. The lower bits of the elements are cut off.
 Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
@@ -53,9 +53,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     template: ClassVar[str] = "wgmma_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
-    element_bytes: ClassVar[int] = 4
-    text: ClassVar[str] = "gemm/wgmma_tf32"
-    slice_lines: ClassVar[int] = _LINE
+    line: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
 
     tile_k: int = _LINE
@@ -99,10 +97,10 @@ class WgmmaTf32Parameters(HopperTiling):
     def consumer_registers(self, gemm: Gemm) -> int:
         """Return about how many registers a consumer's thread needs.
 
-        It keeps its sums twice: those of the present step, and the totals.
+        For split elements, it keeps its sums twice: those of the present step, and the totals.
         """
-        rows = _ROWS * (2 if gemm.mode == "3xtf32" else 1)
-        return 2 * self.instruction_sums + rows + _OTHER_REGISTERS
+        kept = 2 if gemm.mode == "3xtf32" else 1
+        return kept * (self.instruction_sums + _ROWS) + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
         copies_of_a = 1 + gemm.a_transposed + (gemm.mode == "3xtf32")
@@ -121,11 +119,12 @@ class WgmmaTf32Parameters(HopperTiling):
         """
         times, m, n, k = _times(gemm), self.tile_m, self.tile_n, self.tile_k
         loaded = gemm.element_bytes * k * (times * self.consumers * m + n)
-        beside = costs.sums_share * m * n
+        beside = costs.sums_share * m * n if times > 1 else 0.0
         beside += costs.split_share * k * (m + n) if times > 1 else 0.0
         beside += costs.transposed_share * k * m if gemm.layout == "nt" else 0.0
         beside *= costs.turns_share if self.in_turn else 1.0
         multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
+        multiplying += costs.waiting_cycles / self.consumers
         return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:

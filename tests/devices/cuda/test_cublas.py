@@ -19,7 +19,7 @@ from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
-from pytest_gpuenergy.tuners import CONTENDERS, cublas_call
+from pytest_gpuenergy.tuners import CONTENDERS, cublas_call, grouped_call
 from pytest_gpuenergy.workloads import Gemm
 
 OFFERED = ((7, 0), (9, 512), (ON_TENSOR_CORES, 1 << 20))
@@ -139,6 +139,42 @@ def test_each_group_with_rows_is_a_call_with_an_algorithm(device):
     assert first.options["algorithm"].count(",") == 2
     assert second.origin.details.items() >= {"calls": 3, "algorithm": 9}.items()
     assert second.workspaces[0].nbytes == 512
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "mode"),
+    [
+        ("nn", (19,), "float32"),
+        ("nt", (0, 7, 11, 0, 1), "bfloat16"),
+        ("tn", (4, 4, 11), "tf32"),
+        ("tt", (18, 1), "float16"),
+    ],
+)
+def test_cublas_multiplies_all_groups_by_one_call(device, layout, groups, mode):
+    gemm = Gemm("g", 19, 13, 33, layout, mode, ldc=17, groups=groups)
+    call = grouped_call(gemm)
+    assert call is not None
+    with host() as library:
+        verified = verify_on_device(device, call, gemm)
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+    assert [name for name, _ in library.calls[:2]] == ["stream", "workspace"]  # in this order
+
+
+def test_groups_that_cublas_refuses_are_told(device):
+    gemm = Gemm("g", 19, 13, 33, groups=(4, 15))
+    call = grouped_call(gemm)
+    assert call is not None
+    with host() as library:
+        library.refused = (7,)
+        with pytest.raises(KernelFault, match=r"cuBLAS refuses the product: NOT_SUPPORTED"):
+            verify_on_device(device, call, gemm)
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"B": 2}, {"groups": (5,), "bias": True}, {"groups": (5,), "mode": "3xtf32"}]
+)
+def test_other_products_are_no_groups_of_cublas(more):
+    assert grouped_call(replace(GEMM, **more)) is None
 
 
 def test_cublas_is_told_where_groups_begin(device):

@@ -16,7 +16,7 @@ from jobs import job_of
 from pytest_gpuenergy.devices import Binary, CompilerPools, CudaDevice, FoundGpu
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
-from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault
 
 
 class FakeWorker:
@@ -44,6 +44,10 @@ class FakeWorker:
 
     def kill(self) -> None:
         self.pid = None
+
+    def retire(self) -> None:
+        self.kill()
+        self.faults = dict.fromkeys(("load", "start", "stop"), DeviceError("It has been ended."))
 
 
 @pytest.fixture
@@ -245,3 +249,38 @@ def test_arguments_on_another_gpu_are_told(second, place, misplaced):
     second.make_current()
     reason = second.misplaced([DlpackArray(None, place), 3, "text"])
     assert (reason is not None) == misplaced
+
+
+def test_a_heater_has_a_process_of_its_own_until_it_ends(device, workers):
+    heater = device.heater()
+    assert heater is not None
+    with heater as repeater:
+        repeater.start()
+        repeater.stop()
+        repeater.launch(1)
+        (running,) = [worker for worker in workers if worker.pid is not None]
+        assert running.pid not in device.processes
+    assert [method for _, method in running.calls] == ["load", "start", "stop", "launch"]
+    assert running.pid is None
+
+
+def test_a_heater_that_was_ended_does_not_start(device):
+    heater = device.heater()
+    assert heater is not None
+    heater.end()
+    with pytest.raises(DeviceError), heater:
+        pass
+
+
+def test_there_is_no_heater_where_there_may_be_one_process_only(device):
+    device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
+    assert device.heater() is None
+
+
+def test_a_device_that_will_be_used_has_a_process_that_imports_already(device, workers):
+    assert [worker.pid for worker in workers] == [None, None]
+    device.prepare(())
+    assert [worker.pid for worker in workers] == [1, None]
+    assert device.processes == set()
+    device.prepare(())
+    assert measure(device, apart=False) == 1

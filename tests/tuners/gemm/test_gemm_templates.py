@@ -93,6 +93,7 @@ def wgmma(draw: st.DrawFn) -> WgmmaParameters:
         whole_tiles=draw(st.booleans()),
         cluster_m=cluster_m,
         cluster_n=cluster_n,
+        views=draw(st.booleans()),
     )
 
 
@@ -108,6 +109,7 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
         whole_tiles=draw(st.booleans()),
         **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
         in_turn=consumers > 1 and draw(st.booleans()),
+        views=draw(st.booleans()),
     )
 
 
@@ -319,7 +321,7 @@ def test_each_row_of_each_product_is_in_one_tile(more, chosen, n):
     gemm = Gemm("g", sum(more.get("groups", (77,))), n, 64, **more)
     height = chosen.cluster[0] * chosen.tile_m
     width = chosen.cluster[1] * chosen.tile_n
-    covered = [range(0, rows, height) for rows in gemm.rows_of_products]
+    covered = [range(0, rows, height) for rows in gemm.groups or (gemm.M,) * gemm.B]
     assert chosen.tiles(gemm) == sum(map(len, covered)) * -(-n // width)
 
 
@@ -560,7 +562,7 @@ FAULTS = {
     ),
     "wgmma-residual-of-another-row": (
         *(WGMMA, replace(HALF, residual=True)),
-        [("k % 2 * 8 + lane / 4,", "lane / 4,")],
+        [("m + k % 2 * 8 + lane / 4)", "m + lane / 4)")],
     ),
     "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
     "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
@@ -712,7 +714,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     ),
     "cannot be divided among 1 warpgroups": (
         "wgmma",
-        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 32}],
+        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 48}],
     ),
     "cannot be divided among 2 warpgroups": ("wgmma", [{"consumers": 2}]),
     "1 to 3 consumers, not 4": ("wgmma", [{"consumers": 4}]),
@@ -756,7 +758,7 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
     [
         *(("simt", mode, "float32") for mode in ("tf32", "3xtf32", "float16", "bfloat16")),
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
-        ("wgmma", "tf32", "float16, bfloat16"),
+        ("wgmma", "3xtf32", "float16, bfloat16, tf32"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
         ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
         ("skinny", "tf32", "float16, bfloat16, e4m3, e5m2"),
@@ -833,23 +835,95 @@ def test_rows_that_tensor_maps_cannot_describe_are_copied_first(layout, copied):
     assert (WGMMA.cycles(gemm, H200) > WGMMA.cycles(aligned, H200)) is bool(copied)
 
 
-def test_large_products_are_copied_and_small_ones_left_to_the_other_template():
-    large, small = (Gemm("g", n, n, n - 1, "tn", "bfloat16") for n in (4096, 512))
-    assert rank_kernels(large, H200)[0].template == "wgmma"
-    assert rank_kernels(small, H200)[0].template == "mma"
+@pytest.mark.parametrize(
+    ("layout", "copied", "viewed"),
+    [("nn", "B", "A"), ("nt", "AB", ""), ("tn", "", "AB"), ("tt", "A", "B")],
+)
+def test_rows_along_k_are_read_in_views_instead(layout, copied, viewed):
+    gemm = Gemm("g", 63, 71, 60, layout, "bfloat16")
+    with_views = replace(WGMMA, views=True)
+    kernel = with_views.kernel(gemm)
+    assert [one.name for one in kernel.workspaces] == [f"{name.lower()}_rows" for name in copied]
+    maps = [one.tensor for one in kernel.tensor_maps]
+    counts = [8 if name in viewed else 0 if name in copied else 1 for name in "AB"]
+    assert [maps.count(name) for name in "AB"] == counts
+    aligned = Gemm("g", 64, 72, 64, layout, "bfloat16")
+    assert with_views.kernel(aligned) == WGMMA.kernel(aligned)
+
+
+def test_views_and_copies_are_offered_where_rows_along_k_are_not_aligned():
+    for gemm, offered in (
+        (Gemm("g", 72, 136, 201, "tn", "bfloat16"), {False, True}),
+        (Gemm("g", 71, 136, 200, "nt", "bfloat16"), {False}),
+        (HALF, {False}),
+    ):
+        assert {one.views for one in WgmmaParameters.fitting(gemm, H200)} == offered
+
+
+def test_tf32_takes_from_shared_memory_only_what_lies_along_k():
+    linear = Gemm("g", 4096, 4096, 4096, "tn", "tf32")
+    assert {one.template for one in rank_kernels(linear, H200)} == {"mma", "wgmma", "wgmma_tf32"}
+    other = replace(linear, layout="nn")
+    assert "wgmma" not in offered_templates(other)
+    with pytest.raises(InputError, match="wgmma needs the layout tn in mode tf32, not nn"):
+        replace(WGMMA, tile_k=32).kernel(other)
+    with pytest.raises(InputError, match="tile_k to be a multiple of 64 in mode bfloat16, not 32"):
+        replace(WGMMA, tile_k=32).kernel(HALF)
+
+
+UNALIGNED: dict[str, tuple[Any, Gemm]] = {
+    "wgmma-copied": (WGMMA, Gemm("g", 72, 133, 87, "tn", "bfloat16", lda=91)),
+    "wgmma_tf32-copied": (
+        replace(TF32, blocks=3),
+        Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71),
+    ),
+    "wgmma-views": (
+        replace(WGMMA, tile_m=128, tile_n=192, consumers=2, blocks=3, views=True),
+        Gemm("g", 133, 200, 74, "tn", "bfloat16", bias=True, residual=True),
+    ),
+    "wgmma-views-of-a": (
+        replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, views=True),
+        Gemm("g", 70, 131, 65, "nn", "float16", ldc=132),
+    ),
+    "wgmma-views-of-few-rows": (replace(WGMMA, views=True), Gemm("g", 3, 1, 1, "tn", "bfloat16")),
+    "wgmma-tf32": (
+        replace(WGMMA, tile_n=128, tile_k=32, cluster_m=2, blocks=3),
+        Gemm("g", 72, 133, 100, "tn", "tf32", residual=True, activation="gelu"),
+    ),
+    "wgmma-tf32-boxes": (
+        replace(WGMMA, tile_m=128, tile_k=32, consumers=2, blocks=1),
+        Gemm("g", 130, 100, 101, "tn", "tf32", ldb=104, bias=True, residual=True),
+    ),
+    "wgmma-tf32-views": (
+        replace(WGMMA, tile_m=128, tile_n=128, tile_k=32, cluster_n=2, blocks=3, views=True),
+        Gemm("g", 70, 200, 65, "tn", "tf32", ldc=201, bias=True, residual=True),
+    ),
+    "wgmma_tf32-views": (
+        replace(TF32, tile_m=96, tile_n=192, consumers=3, blocks=3, views=True),
+        Gemm("g", 133, 200, 75, "tn", "tf32", bias=True),
+    ),
+    "wgmma_tf32-views-of-b": (
+        replace(TF32, tile_n=128, consumers=2, cluster_m=2, blocks=3, views=True),
+        Gemm("g", 33, 101, 102, "tt", "3xtf32", ldb=103),
+    ),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("chosen", "gemm"),
-    [
-        (WGMMA, Gemm("g", 72, 133, 87, "tn", "bfloat16", lda=91)),
-        (replace(TF32, blocks=3), Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71)),
-    ],
-    ids=["wgmma", "wgmma_tf32"],
-)
-def test_copied_rows_are_multiplied(device, chosen, gemm):
+@pytest.mark.parametrize("name", UNALIGNED)
+def test_rows_that_are_not_aligned_are_multiplied(device, name):
+    chosen, gemm = UNALIGNED[name]
     assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.slow
+def test_a_view_that_begins_elsewhere_is_found(device):
+    chosen, gemm = UNALIGNED["wgmma-views-of-a"]
+    kernel = chosen.kernel(gemm)
+    right, wrong = "k + i + view * DISTANCE % VIEWS", "k + i"
+    assert kernel.source.count(right) == 1
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
+        verify_on_device(device, replace(kernel, source=kernel.source.replace(right, wrong)), gemm)
 
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():

@@ -1,0 +1,290 @@
+"""Changes of a model's calls that may save energy, to be measured as replays of the changed calls.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
+from pytest_gpuenergy.replay.profile.capture import (
+    CallRecorder,
+    LiveCall,
+    describe,
+    span_of,
+    tensors_in,
+)
+
+_LEAST_BYTES = 1 << 20
+"""The size of a result below which it does not matter that only a part of it is read."""
+_LARGEST_SHARE = 0.5
+"""The largest part of its rows that are read of a result which is worth computing partly."""
+_FLOAT8_MULTIPLE = 16
+"""What cuBLAS wants the sizes of a product of float8 matrices to be a multiple of."""
+_FLOAT8_MOST = 448.0
+"""The largest number of the type ``float8_e4m3fn``."""
+
+LiveFunction = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class ChangedCall:
+    """A call that is changed.
+
+    Attributes:
+        name: The change in a word, for the key of its measurement.
+        words: The change in words.
+        calls: The changed calls, in turn.
+        error: The norm of what changes in the result, relative to the norm of the result; None if
+            the result is another one by intention, of which a part is left out.
+    """
+
+    name: str
+    words: str
+    calls: Sequence[LiveFunction]
+    error: float | None
+
+
+class ResultReads(CallRecorder):
+    """Notes which part of each large result the later calls of a run read.
+
+    Attributes:
+        read: By the number of a call with a large contiguous result, the first byte that is read of
+            it and the byte after the last one.
+    """
+
+    def __init__(self, modules: Mapping[str, Any]) -> None:
+        super().__init__(modules)
+        self.read: dict[int, tuple[int, int]] = {}
+        self._places: dict[int, tuple[int, int]] = {}
+
+    def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """See `CallRecorder`; views read nothing."""
+        number, is_counted = len(self.forms), not self.is_inside
+        if is_counted and not getattr(func, "is_view", False):
+            for tensor in tensors_in((args, keywords)):
+                self._note_read(tensor.data_ptr(), span_of(tensor) * tensor.element_size())
+        returned = super().see(name, func, args, keywords)
+        if is_counted and not getattr(func, "is_view", False):
+            for tensor in tensors_in(returned)[:1]:
+                size_bytes = tensor.numel() * tensor.element_size()
+                self._note_result(number, tensor.data_ptr(), size_bytes, tensor.is_contiguous())
+        return returned
+
+    def _note_read(self, begin: int, size_bytes: int) -> None:
+        for number, (first, last) in self._places.items():
+            low, high = max(begin, first), min(begin + size_bytes, last)
+            if low < high:
+                before = self.read.get(number, (low - first, high - first))
+                self.read[number] = (min(before[0], low - first), max(before[1], high - first))
+
+    def _note_result(self, number: int, begin: int, size_bytes: int, is_contiguous: bool) -> None:
+        end = begin + size_bytes
+        for other, (first, last) in list(self._places.items()):
+            if max(begin, first) < min(end, last):  # its memory has been used again
+                del self._places[other]
+        if size_bytes >= _LEAST_BYTES and is_contiguous:
+            self._places[number] = (begin, end)
+
+
+def rows_read(reads: ResultReads, number: int, call: LiveCall) -> tuple[int, int] | None:
+    """Return the first row that is read of a call's result, and that after the last one.
+
+    Returns:
+        None if the result has no rows, or most of them are read.
+    """
+    if number not in reads.read or not _is_linear(call):
+        return None
+    given, weight = call.arguments[:2]
+    row_bytes = weight.shape[0] * given.element_size()
+    rows = given.numel() // given.shape[-1]
+    first, last = reads.read[number]
+    low, high = first // row_bytes, -(-last // row_bytes)
+    return (low, high) if 0 < high - low <= _LARGEST_SHARE * rows else None
+
+
+def changes_of(
+    call: UniqueCall, calls: Sequence[LiveCall], reads: ResultReads
+) -> Iterator[ChangedCall]:
+    """Yield the changes of a call, each with the calls that stand for it in turn."""
+    first = calls[0]
+    if not _is_linear(first):
+        return
+    turns = call.replayed_turns
+    rows = rows_read(reads, turns[0], first) if call.turns else None
+    if rows is not None:
+        low, high = rows
+        yield ChangedCall(
+            "rows",
+            f"compute only the rows that are read, {high - low} of "
+            f"{first.arguments[0].numel() // first.arguments[0].shape[-1]}",
+            [partial(_linear_of_rows, own, low, high) for own in calls],
+            None,
+        )
+    given, weight = first.arguments[:2]
+    if given.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+        changed = [partial(_linear_in_tf32, own) for own in calls]
+        yield ChangedCall("tf32", "multiply in tf32", changed, _difference(first, changed[0]))
+    sizes = (*weight.shape, given.shape[-1])
+    if given.dtype in (torch.float16, torch.bfloat16) and not any(
+        size % _FLOAT8_MULTIPLE for size in sizes
+    ):
+        try:
+            eight = [_linear_in_float8(own) for own in calls]
+            error = _difference(first, eight[0])
+        except RuntimeError:  # this PyTorch or this GPU has no such product
+            return
+        yield ChangedCall("float8", "multiply in float8 with weights of float8", eight, error)
+
+
+def _is_linear(call: LiveCall) -> bool:
+    given = call.arguments[:2]
+    return (
+        str(call.operator) == "aten.linear.default"
+        and all(isinstance(tensor, torch.Tensor) and tensor.is_floating_point() for tensor in given)
+        and given[1].dim() == 2
+    )
+
+
+def _linear_of_rows(call: LiveCall, low: int, high: int) -> Any:
+    given, *others = call.arguments
+    rows = given.reshape(-1, given.shape[-1])[low:high]
+    return call.operator(rows, *others, **call.keywords)
+
+
+def _linear_in_tf32(call: LiveCall) -> Any:
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        return call()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def _linear_in_float8(call: LiveCall) -> LiveFunction:
+    """Return a function that multiplies in float8; of the operands, only the weights are ready."""
+    given, weight, *others = call.arguments
+    bias = others[0] if others else None
+
+    def scale_of(tensor: Any) -> Any:
+        return (tensor.abs().amax().float() / _FLOAT8_MOST).clamp(min=1e-12)
+
+    weight_scale, given_scale = scale_of(weight), scale_of(given)
+    eight = (weight / weight_scale).to(torch.float8_e4m3fn).t()
+
+    def function() -> Any:
+        rows = given.reshape(-1, given.shape[-1])
+        return torch._scaled_mm(
+            (rows / given_scale).to(torch.float8_e4m3fn),
+            eight,
+            scale_a=given_scale,
+            scale_b=weight_scale,
+            bias=bias,
+            out_dtype=given.dtype,
+        )
+
+    return function
+
+
+def _difference(call: LiveCall, changed: LiveFunction) -> float:
+    """Return the norm of the change of a result, relative to the result."""
+    expected, found = call().float(), changed()
+    assert isinstance(found, torch.Tensor)
+    difference = (found.float().reshape(expected.shape) - expected).norm()
+    return float(difference / expected.norm())
+
+
+@dataclass(frozen=True)
+class ModuleCalls:
+    """The calls of one kind of module inside the layers, with arguments of the same form.
+
+    Attributes:
+        name: The class of the modules.
+        count: The number of calls in the step.
+        operators: The number of operators that one call makes.
+        calls: The module and the arguments of the first call of each module.
+    """
+
+    name: str
+    count: int
+    operators: int
+    calls: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]]
+
+    def plain(self) -> list[LiveFunction]:
+        """Return the calls as the model makes them."""
+        return [partial(module, *args, **keywords) for module, args, keywords in self.calls]
+
+    def compiled(self) -> tuple[list[LiveFunction], float]:
+        """Return the calls as ``torch.compile`` fuses them, and their error, see `ChangedCall`.
+
+        Raises:
+            Exception: They cannot be compiled, for any reason that the compiler has.
+        """
+        forward = torch.compile(type(self.calls[0][0]).forward, dynamic=False)
+        found: list[LiveFunction] = [
+            partial(forward, module, *args, **keywords) for module, args, keywords in self.calls
+        ]
+        for function in found:
+            function()  # compiles
+        expected, result = self.plain()[0](), found[0]()
+        pairs = list(zip(tensors_in(expected), tensors_in(result), strict=True))
+        changed = sum(float((new.float() - old.float()).norm()) ** 2 for old, new in pairs)
+        norm = math.sqrt(sum(float(old.float().norm()) ** 2 for old, _ in pairs))
+        return found, math.sqrt(changed) / norm if norm else 0.0
+
+
+def fusible_modules(
+    layers: Sequence[Any], run: Callable[[], object], most: int
+) -> list[ModuleCalls]:
+    """Return the modules inside of layers that make several calls and take only tensors.
+
+    Args:
+        layers: The layers of a model.
+        run: Runs a step once.
+        most: The largest number of kinds of modules; those that make the most calls count.
+    """
+    found: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {}
+    operators: dict[str, int] = {}
+    recorder = CallRecorder({})
+    hooks, began = [], []
+
+    def enter(module: Any, args: Any, keywords: Any) -> None:
+        began.append((len(recorder.forms), describe([args, keywords])))
+        if takes_only_tensors(args, keywords):
+            key = f"{type(module).__name__} {began[-1][1]}"
+            found.setdefault(key, []).append((module, args, keywords))
+
+    def leave(module: Any, *_: Any) -> None:
+        first, form = began.pop()
+        operators[f"{type(module).__name__} {form}"] = len(recorder.forms) - first
+
+    for layer in layers:
+        for module in list(layer.modules())[1:]:
+            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.append(module.register_forward_hook(leave))
+    try:
+        with recorder:
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    groups = []
+    for key, calls in found.items():
+        turns = {id(module): (module, args, keywords) for module, args, keywords in reversed(calls)}
+        if operators.get(key, 0) > 1:
+            name = type(calls[0][0]).__name__
+            groups.append(ModuleCalls(name, len(calls), operators[key], list(turns.values())))
+    return sorted(groups, key=lambda group: -group.count * group.operators)[:most]
+
+
+def takes_only_tensors(args: Any, keywords: Any) -> bool:
+    """Return whether a module is called with tensors and nothing else, as one without a cache."""
+    values = [*args, *keywords.values()]
+    return all(value is None or isinstance(value, torch.Tensor) for value in values)

@@ -1,0 +1,433 @@
+"""How good are the products that nobody tuned for, and what does a row that is not aligned cost?
+
+    python studies/untuned_products.py --out untuned.jsonl [--products 40] [--limit-s 200]
+    python studies/untuned_products.py --out curve.jsonl --curve [--joules]
+
+Products are drawn with a seed: linear layers of models with several numbers of tokens, and random
+sizes of which half are odd, in four layouts. For each mode, the kernel that the estimate chooses
+is timed, a few others that it ranks high, and all algorithms of cuBLASLt's heuristics, of which the
+fastest is kept. Kernels of all products are compiled side by side while others are timed.
+
+With --curve, M and N are 4096 and K goes from 4080 to 4112 instead, for the first choice alone.
+
+A time is that of replays of a CUDA graph back to back over `WINDOW_S`, after some that do not
+count. Each kernel of ours is first compared with a product in float64. With --joules, the energy of
+the first choice and of cuBLASLt is measured as well, between updates of the energy counter, which
+takes half a second each. Each line of the result is a kernel: those of ours can be read by
+fit_estimate.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from study_command import in_one_sentence, study_parser
+
+from pytest_gpuenergy.devices import NvrtcCompilers, encoded_map
+from pytest_gpuenergy.kernels import Kernel
+from pytest_gpuenergy.support import KernelFault, cache_dir
+from pytest_gpuenergy.tuners import (
+    TEMPLATE_FORM,
+    cublas_call,
+    estimated_cycles,
+    fitted,
+    rank_kernels,
+)
+from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.workloads import LAYOUTS, Gemm
+
+HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+"""The resources of an H100 SXM and an H200."""
+MODES = ("bfloat16", "float32", "3xtf32", "tf32", "float16")
+OTHERS = {"bfloat16": 4, "float32": 4, "3xtf32": 4, "tf32": 4, "float16": 0}
+"""The kernels that are timed besides the first choice, by mode."""
+LINEAR = {
+    "llama3-8b": ([(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (1024, 4096)], 1),
+    "qwen2-7b": ([(4608, 3584), (3584, 3584), (18944, 3584), (3584, 18944)], 1),
+    "qwen2-0.5b": ([(1152, 896), (896, 896), (4864, 896), (896, 4864)], 1),
+    "mixtral-8x7b": ([(14336, 4096), (4096, 14336), (6144, 4096)], 1),
+    "bloom-560m": ([(3072, 1024), (1024, 1024), (4096, 1024), (1024, 4096)], 1),
+    "bloom-7b1": ([(12288, 4096), (16384, 4096), (4096, 16384)], 1),
+    "vit-b": ([(2304, 768), (768, 768), (3072, 768), (768, 3072)], 197),
+    "vit-h": ([(3840, 1280), (1280, 1280), (5120, 1280), (1280, 5120)], 257),
+}
+"""Columns and depth of linear layers, and the tokens of an image, or 1."""
+TOKENS = (16, 64, 128, 200, 333, 512, 1000, 1024, 2048, 4096)
+IMAGES = (1, 3, 8, 16, 32)
+MMA_RANKS = 40
+"""The ranks within which the template `mma` is timed where others are chosen."""
+MAX_FLOPS = 6e11
+"""The largest product that is drawn, which takes 12 ms in float32."""
+WINDOW_S, WARM_S, GRAPH_S = 0.05, 0.02, 0.006
+JOULES_S = 0.55
+TOLERANCE = {"float32": 1e-5, "3xtf32": 1e-5, "tf32": 1.5e-3, "float16": 1e-3, "bfloat16": 6e-3}
+"""The largest error allowed, relative to the largest element of the result."""
+
+
+def drawn(count: int, seed: int) -> list[tuple[str, Gemm]]:
+    """Return products with where they come from: three in five are layers of models."""
+    chance, found = random.Random(seed), {}
+    while len(found) < count:
+        if chance.random() < 0.6:
+            source = chance.choice(sorted(LINEAR))
+            layers, tokens = LINEAR[source]
+            n, k = chance.choice(layers)
+            m = tokens * chance.choice(IMAGES if tokens > 1 else TOKENS)
+            layout = "tn" if chance.random() < 0.5 else chance.choice(LAYOUTS)
+        else:
+            source = chance.choice(("odd", "any"))
+            m, n, k = (round(math.exp(chance.uniform(math.log(100), 9))) for _ in range(3))
+            if source == "odd":
+                m, n, k = m | 1, n | 1, k | 1
+            layout = chance.choice(LAYOUTS)
+        gemm = Gemm("g", m, n, k, layout)
+        if gemm.flops <= MAX_FLOPS:
+            found[gemm.signature] = (source, gemm)
+    return list(found.values())
+
+
+def curve() -> list[tuple[str, Gemm]]:
+    """Return products of 4096 x 4096 with K around 4096; the first ones are far apart."""
+    depths = sorted(range(4080, 4113), key=lambda k: (k % 8 != 0, k % 4 != 0, k % 2 != 0, k))
+    return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
+
+
+def chosen(gemm: Gemm, others: int, views: int | None) -> list[tuple[int, float, str, Kernel]]:
+    """Return the first choice and others: the best of other templates, then of other tiles.
+
+    Each has its rank, the cycles that are expected of it, its recipe, and the kernel.
+    """
+    ranked = rank_kernels(gemm, HOPPER)
+    if views is not None:
+        ranked = [one for one in ranked if getattr(one, "views", False) == views]
+    if not ranked:
+        return []
+    kinds: dict[tuple[object, ...], int] = {}
+    tiles: dict[tuple[object, ...], int] = {}
+    for rank, one in enumerate(ranked):
+        kind = (one.template, getattr(one, "views", 0), getattr(one, "turned", 0))
+        kinds.setdefault(kind, rank)
+        tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
+    likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
+    picks = list(dict.fromkeys([0, *likely, *tiles.values()]))[: 1 + others]
+    cycles = estimated_cycles(gemm, HOPPER, [ranked[rank] for rank in picks], fitted())
+    return [
+        (rank, round(expected), TEMPLATE_FORM.recipe(ranked[rank]), ranked[rank].kernel(gemm))
+        for rank, expected in zip(picks, cycles, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A kernel's time, and its energy if it was measured."""
+
+    time_ms: float
+    power_w: float | None = None
+
+
+class Card:
+    """Launches kernels on tensors of PyTorch and times them."""
+
+    def __init__(self) -> None:
+        import cupy
+        import pynvml
+        import torch
+
+        self.cupy, self.torch = cupy, torch
+        cupy.cuda.Device(0).use()
+        torch.zeros(1, device="cuda")
+        pynvml.nvmlInit()
+        bus = cupy.cuda.runtime.deviceGetPCIBusId(0)
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus)
+        self.name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+        self._joules = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+        self.errors = (
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.runtime.CUDARuntimeError,
+        )
+        self.space = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    def tensors(self, gemm: Gemm) -> dict[str, Any]:
+        """Return inputs drawn from a normal distribution, by name, and room for C."""
+        kind = getattr(self.torch, gemm.dtype)
+        return {
+            one.name: self.torch.randn(one.shape, device="cuda", dtype=kind) for one in gemm.tensors
+        }
+
+    def reference(self, gemm: Gemm, tensors: dict[str, Any]) -> Any:
+        """Return the product in float64."""
+        a, b = tensors["A"].double(), tensors["B"].double()
+        return (a.T if gemm.a_transposed else a) @ (b.T if gemm.b_transposed else b)
+
+    def launcher(
+        self, kernel: Kernel, binary: Any, tensors: dict[str, Any]
+    ) -> tuple[Callable[[], None], Any]:
+        """Return a function that launches a kernel, and what must be kept for that."""
+        cupy, torch = self.cupy, self.torch
+        spaces = {
+            one.name: torch.empty(one.nbytes, device="cuda", dtype=torch.uint8)
+            for one in kernel.workspaces
+        }
+        import numpy as np
+
+        addresses = {name: one.data_ptr() for name, one in {**tensors, **spaces}.items()}
+        values: dict[str, Any] = {name: np.uint64(at) for name, at in addresses.items()}
+        for one in kernel.tensor_maps:
+            values[one.name] = encoded_map(one, addresses[one.tensor])
+        module = cupy.cuda.function.Module()
+        module.load_file(str(binary.path))
+        plan = []
+        for launch in kernel.launches:
+            function = module.get_function(binary.symbols[launch.entry])
+            if launch.shared_bytes > 48 * 1024:
+                attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+            plan.append((function, launch, tuple(values[name] for name in launch.arguments)))
+
+        def enqueue() -> None:
+            for function, launch, arguments in plan:
+                function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+
+        return enqueue, (module, spaces)
+
+    def error(self, launch: Callable[[], None], tensors: dict[str, Any], reference: Any) -> float:
+        """Return the largest error of a launch, relative to the largest element."""
+        tensors["C"].fill_(math.nan)
+        self.torch.cuda.synchronize()
+        with self.stream:
+            launch()
+        self.stream.synchronize()
+        found = (tensors["C"].double() - reference).abs().max() / reference.abs().max()
+        return float(found)
+
+    def timed(
+        self, launch: Callable[[], None], window_s: float = WINDOW_S, joules: bool = False
+    ) -> Timed:
+        """Return the time of a launch in replays back to back, and the power with `joules`."""
+        cuda = self.cupy.cuda
+        with self.stream as stream:
+            launch()
+            begin, end = cuda.Event(), cuda.Event()
+            begin.record(stream)
+            for _ in range(3):
+                launch()
+            end.record(stream)
+            end.synchronize()
+            rough_s = max(1e-6, cuda.get_elapsed_time(begin, end) / 3000)
+            calls = max(1, min(512, round(GRAPH_S / rough_s)))
+            stream.begin_capture()
+            for _ in range(calls):
+                launch()
+            graph = stream.end_capture()
+            graph.launch(stream)
+            begin.record(stream)
+            graph.launch(stream)
+            end.record(stream)
+            end.synchronize()
+            turn_s = max(1e-6, cuda.get_elapsed_time(begin, end) / 1000)
+            for _ in range(max(1, round(WARM_S / turn_s))):
+                graph.launch(stream)
+            turns = max(1, math.ceil((JOULES_S if joules else window_s) / turn_s))
+            begin.record(stream)
+            for _ in range(turns):
+                graph.launch(stream)
+            end.record(stream)
+            power_w = self._power_w(end) if joules else None
+            end.synchronize()
+            time_ms = cuda.get_elapsed_time(begin, end) / (turns * calls)
+        return Timed(time_ms, power_w)
+
+    def _power_w(self, end: Any) -> float | None:
+        """Return the mean power between the first and last update of the counter until `end`."""
+        edges, last = [], self._joules()
+        while not end.done:
+            joules, now = self._joules(), time.perf_counter()
+            if joules != last:
+                edges.append((now, joules))
+                last = joules
+        if len(edges) < 3:
+            return None
+        (first_s, first), (last_s, total) = edges[0], edges[-1]
+        return (total - first) / (last_s - first_s)
+
+    def cublas(
+        self, gemm: Gemm, tensors: dict[str, Any], screened: int
+    ) -> Iterator[tuple[int, Callable[[], None]]]:
+        """Yield the places and launches of cuBLASLt's algorithms, as its heuristics rank them."""
+        from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan, offered_algorithms
+
+        space = self.space
+        call = cublas_call(gemm)
+        addresses = {
+            parameter: space.data_ptr() if name == "workspace" else tensors[name].data_ptr()
+            for parameter, name in call.tensors.items()
+        }
+        for place, offer in enumerate(offered_algorithms(call, gemm.io)[:screened]):
+            try:
+                plan = matmul_plan(offer, gemm.io)
+            except KernelFault:
+                continue
+            yield place, lambda plan=plan: plan.launch(addresses, self.stream.ptr)
+
+
+@in_one_sentence
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = study_parser(__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="The file of results")
+    parser.add_argument("--products", type=int, default=40, help="How many are drawn (default: 40)")
+    parser.add_argument("--seed", type=int, default=46, help="Of the draw (default: 46)")
+    parser.add_argument("--modes", default=",".join(MODES), help="Modes, separated by commas")
+    parser.add_argument("--curve", action="store_true", help="K around 4096 instead")
+    parser.add_argument("--joules", action="store_true", help="Measure energies as well")
+    parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
+    parser.add_argument("--limit-s", type=float, default=1e9, help="When to stop")
+    parser.add_argument("--others", type=int, help="Kernels besides the first choice")
+    parser.add_argument("--views", type=int, choices=(0, 1), help="Only kernels with, or without")
+    parser.add_argument("--dry", action="store_true", help="List the products only")
+    options = parser.parse_args(words)
+    started_s = time.monotonic()
+    drawn_products = curve() if options.curve else drawn(options.products, options.seed)
+    modes = options.modes.split(",")
+    if options.dry:
+        for source, gemm in drawn_products:
+            print(f"{source:14} {gemm.M:6} {gemm.N:6} {gemm.K:6} {gemm.layout}")
+        return
+    tasks = [
+        (source, Gemm("g", gemm.M, gemm.N, gemm.K, gemm.layout, mode))
+        for source, gemm in drawn_products
+        for mode in modes
+    ]
+    cores = min(16, len(os.sched_getaffinity(0)))
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        ranked = [
+            pool.submit(
+                chosen,
+                gemm,
+                options.others
+                if options.others is not None
+                else (0 if options.curve else OTHERS[gemm.mode]),
+                options.views,
+            )
+            for _, gemm in tasks
+        ]
+        compilers = NvrtcCompilers("sm_90a", cache_dir("untuned"), processes=cores)
+        try:
+            measure(tasks, ranked, compilers, options, started_s)
+        finally:
+            compilers.close()
+            pool.shutdown(cancel_futures=True)
+
+
+def measure(
+    tasks: Sequence[tuple[str, Gemm]],
+    ranked: Sequence[Future[Any]],
+    compilers: NvrtcCompilers,
+    options: Any,
+    started_s: float,
+) -> None:
+    """Time the kernels of all products, and write a line of each."""
+    card = Card()
+    submitted: dict[int, Any] = {}
+    done = 0
+
+    def submit_until(last: int) -> None:
+        """Let kernels of some further products be compiled."""
+        for number in range(len(tasks)):
+            if number not in submitted and (number <= last or ranked[number].done()):
+                submitted[number] = [
+                    (*one, compilers.submit(one[-1])) for one in ranked[number].result()
+                ]
+
+    with options.out.open("w") as out:
+
+        def write(**row: Any) -> None:
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+
+        for number, (source, gemm) in enumerate(tasks):
+            if time.monotonic() - started_s > options.limit_s:
+                print(f"stopped after {number} of {len(tasks)}")
+                break
+            submit_until(number)
+            if not submitted[number]:
+                continue
+            workload = {"name": "g", **gemm.parameters}
+            tensors = card.tensors(gemm)
+            reference = card.reference(gemm, tensors)
+            about = {"source": source, "gpu": card.name, "workload": workload}
+            first_ms = best_ms = None
+            for rank, cycles, recipe, kernel, future in submitted[number]:
+                row = {**about, "rank": rank, "cycles": cycles, **json.loads(recipe)}
+                try:
+                    launch, kept = card.launcher(kernel, future.result(), tensors)
+                    error = card.error(launch, tensors, reference)
+                    if not error <= TOLERANCE[gemm.mode]:
+                        print("WRONG", gemm.signature, recipe, error)
+                        write(**{**row, "time_ms": None, "error": str(error)})
+                        continue
+                    timed = card.timed(launch, joules=options.joules and rank == 0)
+                except (KernelFault, *card.errors) as fault:
+                    print("FAULT", gemm.signature, recipe, str(fault)[:200])
+                    write(**{**row, "time_ms": None, "error": str(fault)[:200]})
+                    continue
+                energy = (
+                    {} if timed.power_w is None else {"energy_mj": timed.power_w * timed.time_ms}
+                )
+                write(**{**row, "time_ms": timed.time_ms, **energy})
+                first_ms = timed.time_ms if rank == 0 else first_ms
+                best_ms = min(timed.time_ms, best_ms or math.inf)
+                del kept, launch
+            library_ms = None
+            if gemm.mode != "3xtf32":
+                plans = list(card.cublas(gemm, tensors, options.screened))
+                short = [
+                    (card.timed(launch, 0.015).time_ms, place, launch) for place, launch in plans
+                ]
+                if short:
+                    _, place, launch = min(short, key=lambda one: one[:2])
+                    timed = card.timed(launch, joules=options.joules)
+                    default_ms = short[0][0]
+                    library_ms = timed.time_ms
+                    energy = (
+                        {}
+                        if timed.power_w is None
+                        else {"energy_mj": timed.power_w * timed.time_ms}
+                    )
+                    write(
+                        **about,
+                        contender="cublas",
+                        place=place,
+                        time_ms=timed.time_ms,
+                        default_ms=default_ms,
+                        **energy,
+                    )
+                    error = card.error(launch, tensors, reference)
+                    if not error <= TOLERANCE[gemm.mode]:
+                        print("cuBLASLt differs", gemm.signature, error)
+            done += 1
+            if first_ms and library_ms and best_ms:
+                print(
+                    f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}: "
+                    f"{library_ms / first_ms:.2f} best {library_ms / best_ms:.2f}"
+                )
+            del tensors, reference
+            gc.collect()
+    print(f"{done} of {len(tasks)} in {time.monotonic() - started_s:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Changes of a model's calls that may save energy, and what they save. Needs no GPU."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.replay import Change, UniqueCall, change_lines, change_savings
+
+
+def measurement(energy_mj: float, time_ms: float = 1.0, **changes: object) -> Measurement:
+    plain = Measurement(
+        node_id="replay",
+        workload=WorkloadInfo("model", {}, 0, 0),
+        kernel=KernelInfo("call", "", "replay"),
+        outcome="correct",
+        cap="current",
+        time_ms=time_ms,
+        energy_mj=energy_mj,
+        energy_mj_ci95=Interval(energy_mj - 0.5, energy_mj + 0.5),
+        raw_energy_mj=energy_mj,
+    )
+    return replace(plain, **changes)
+
+
+def test_a_change_saves_as_often_as_the_step_makes_what_it_changes():
+    change = Change("multiply in float8", "c1", "c1-float8", {0: 4, 1: 1}, 0.03)
+    measured = {"c1": measurement(10.0, 2.0), "c1-float8": measurement(6.0, 1.5)}
+    first, second = change_savings([change], measured, "current")
+    assert (first.step, first.calls, first.energy_mj) == (0, 4, 40.0)
+    assert (first.saved_mj, first.saved_ms) == (16.0, 2.0)
+    assert first.saved_mj_half_width == pytest.approx(4 * 1.0)
+    assert (second.step, second.saved_mj) == (1, 4.0)
+
+
+@pytest.mark.parametrize("lacking", ["before", "after"])
+def test_what_was_not_measured_saves_nothing(lacking):
+    change = Change("fuse", "before", "after", {0: 1})
+    measured = {"before": measurement(10.0), "after": measurement(6.0)}
+    measured[lacking] = replace(measured[lacking], time_ms=None, energy_mj=None, raw_energy_mj=None)
+    assert change_savings([change], measured, "current") == []
+    del measured[lacking]
+    assert change_savings([change], measured, "current") == []
+
+
+def test_only_savings_beyond_their_interval_are_shown_and_the_largest_first():
+    measured = {"c1": measurement(10.0)} | {
+        f"c1-{name}": measurement(energy_mj)
+        for name, energy_mj in [("a", 9.5), ("b", 12.0), ("c", 8.0), ("d", 4.0)]
+    }
+    changes = [Change(f"change {name}", "c1", f"c1-{name}", {0: 1}) for name in "abcd"]
+    head, _, *rows = change_lines(change_savings(changes, measured, "current"), "prefill")
+    assert head == "prefill: 2 changes that save most, of 4 that were measured"
+    assert [row.split()[-1] for row in rows] == ["d", "c"]
+    assert all("nothing" in row for row in rows)
+
+
+@pytest.mark.torch
+class TestWithPyTorch:
+    """Changed calls, made on the host."""
+
+    torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+
+    def linear(self, rows: int, dtype: Any = None) -> Any:
+        from pytest_gpuenergy.replay import LiveCall
+
+        generator = self.torch.Generator().manual_seed(0)
+        tensors = [
+            self.torch.randn(1, rows, 32, generator=generator).to(dtype or self.torch.float32),
+            self.torch.randn(16, 32, generator=generator).to(dtype or self.torch.float32),
+        ]
+        return LiveCall(self.torch.ops.aten.linear.default, tuple(tensors), {}, frozenset())
+
+    def call(self, **changes: object) -> UniqueCall:
+        plain = UniqueCall(
+            *("c1", "aten.linear.default", [], "prefill", (), 1, 10.0, {0: 1}, {}, (0,))
+        )
+        return replace(plain, **changes)
+
+    def changes(self, live: Any, read: dict[int, tuple[int, int]], **changes: object) -> Any:
+        from pytest_gpuenergy.replay import changes_of
+
+        with self.torch.inference_mode():
+            found = list(changes_of(self.call(**changes), [live], SimpleNamespace(read=read)))
+        return {change.name: change for change in found}
+
+    def test_only_the_rows_that_are_read_are_computed(self):
+        live, row_bytes = self.linear(rows=8), 16 * 4
+        change = self.changes(live, {0: (7 * row_bytes, 8 * row_bytes)})["rows"]
+        assert change.words == "compute only the rows that are read, 1 of 8"
+        (function,) = change.calls
+        assert self.torch.allclose(function(), live()[0, 7:])
+
+    @pytest.mark.parametrize("read", [{}, {0: (0, 5 * 64)}, {1: (0, 64)}])
+    def test_rows_that_are_read_or_unknown_are_all_computed(self, read):
+        assert "rows" not in self.changes(self.linear(rows=8), read)
+
+    def test_a_product_in_float8_tells_how_much_it_differs(self, monkeypatch):
+        def scaled(rows: Any, columns: Any, *, scale_a: Any, scale_b: Any, **options: Any) -> Any:
+            product = (rows.float() * scale_a) @ (columns.float() * scale_b)
+            return product.to(options["out_dtype"])
+
+        monkeypatch.setattr(self.torch, "_scaled_mm", scaled)
+        change = self.changes(self.linear(rows=8, dtype=self.torch.float16), {})["float8"]
+        assert 0.005 < change.error < 0.06  # float8_e4m3fn has three bits after the first
+        with self.torch.inference_mode():
+            assert change.calls[0]().dtype == self.torch.float16
+
+    def test_a_gpu_without_float8_gets_no_such_change(self, monkeypatch):
+        def refuse(*_: Any, **_options: Any) -> Any:
+            raise RuntimeError("torch._scaled_mm is only supported on CUDA devices")
+
+        monkeypatch.setattr(self.torch, "_scaled_mm", refuse)
+        assert self.changes(self.linear(rows=8, dtype=self.torch.float16), {}) == {}
+
+    def test_tf32_is_allowed_in_the_changed_product_alone(self):
+        flags = self.torch.backends.cuda.matmul
+        change = self.changes(self.linear(rows=8), {})["tf32"]
+        assert change.error == 0.0  # the host has no such mode
+        assert not flags.allow_tf32
+
+    def test_other_operators_are_left_as_they_are(self):
+        live = replace_operator(self.linear(rows=8), self.torch.ops.aten.mm.default)
+        assert self.changes(live, {0: (0, 64)}) == {}
+
+    def test_reads_of_a_large_result_are_noted_until_its_memory_is_used_again(self):
+        from pytest_gpuenergy.replay import ResultReads
+
+        rows, columns = 4, 1 << 18
+        reads = ResultReads({})
+        with self.torch.inference_mode(), reads:
+            large = self.torch.ones(rows, columns)  # call 0 of a MiB and more
+            last = large[-1:]
+            last.sum()
+            large[1, :8].exp()
+        begin = columns * 4
+        assert reads.read == {0: (begin, rows * columns * 4)}
+
+    def test_modules_that_take_tensors_alone_can_be_fused(self):
+        from pytest_gpuenergy.replay import fusible_modules
+
+        torch = self.torch
+
+        class Norm(torch.nn.Module):  # type: ignore[misc]
+            def forward(self, value: Any) -> Any:
+                return value * value.pow(2).mean().rsqrt()
+
+        class Layer(torch.nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.norm, self.product = Norm(), torch.nn.Linear(4, 4)
+                self.cached = Cached()
+
+            def forward(self, value: Any) -> Any:
+                return self.cached(self.product(self.norm(value)), cache=[])
+
+        class Cached(torch.nn.Module):  # type: ignore[misc]
+            def forward(self, value: Any, cache: list[Any]) -> Any:
+                cache.append(value.exp())
+                return value + cache[0]
+
+        layers = [Layer(), Layer()]
+
+        def run() -> None:
+            value = torch.ones(2, 4)
+            for layer in layers:
+                value = layer(value)
+
+        with torch.inference_mode():
+            (group,) = fusible_modules(layers, run, most=3)
+            assert (group.name, group.count, group.operators) == ("Norm", 2, 4)
+            plain = [function() for function in group.plain()]
+        assert len(plain) == 2  # a turn of each module
+
+    @pytest.mark.slow
+    def test_fused_modules_compute_the_same(self, monkeypatch):
+        from pytest_gpuenergy.replay import ModuleCalls
+
+        torch = self.torch
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+        value, module = torch.ones(2, 4), torch.nn.LayerNorm(4)
+        group = ModuleCalls("LayerNorm", 1, 1, [(module, (value,), {})])
+        with torch.inference_mode():
+            (function,), error = group.compiled()
+            assert error == pytest.approx(0.0, abs=1e-6)
+            assert function().equal(module(value))
+
+
+def replace_operator(live: Any, operator: Any) -> Any:
+    return type(live)(operator, live.arguments, live.keywords, live.parameters)
