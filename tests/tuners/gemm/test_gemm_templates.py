@@ -116,15 +116,16 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
 @st.composite
 def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
     consumers = draw(st.sampled_from([1, 2]))
-    columns = [32, 64, 128, 192] if consumers == 1 else [64, 128, 192]
+    cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
     return WgmmaFloat8Parameters(
-        tile_m=64 * consumers,
-        tile_n=draw(st.sampled_from(columns)),
+        tile_m=64 * max(consumers, cluster_n),
+        tile_n=64 * cluster_m * draw(st.sampled_from([1, 2])),
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
         whole_tiles=draw(st.booleans()),
-        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
     )
 
 
@@ -194,8 +195,8 @@ ODD = {
         replace(FLOAT8, tile_n=128, stages=3, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 600, "tn", "e4m3", lda=608, accumulation="fast"),
     ),
-    "wgmma_float8-narrow": (
-        replace(FLOAT8, tile_n=32, stages=3, blocks=3),
+    "wgmma_float8-few-rows": (
+        replace(FLOAT8, tile_m=128, stages=3, blocks=3, cluster_n=2),
         Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
     ),
     "skinny-linear": (
@@ -722,11 +723,8 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
-    "is not 64 x 32 with one": (
-        "wgmma_float8",
-        [{"tile_m": 128, "tile_n": 32}, {"tile_n": 32, "consumers": 2}],
-    ),
     "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
+    "and has no views": ("wgmma_float8", [{"views": 1}]),
     "has tiles of 8 to 256 rows": (
         "skinny",
         [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
