@@ -3,7 +3,8 @@
     python studies/convolution_results.py TRIALS.json.gz [MORE.json.gz ...]
     python studies/convolution_results.py *.json.gz --plot energy.svg --records records
 
-Of the files, later ones replace what earlier ones have of a layer, mode and layout. cuDNN is
+Of the files, later ones replace what earlier ones have of a layer, mode and layout, and of cuDNN's
+in each layout. cuDNN is
 PyTorch's conv2d on the same card in the same process: in float32 without TF32 beside 3xtf32. Its
 "other" layout is the one that the kernel does not have. Energy is that of a steady load.
 
@@ -20,7 +21,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean, median, stdev
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,11 @@ from study_command import in_one_sentence, study_parser
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.report import draw, markdown_table
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.tuners import TEMPLATES
-from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d
+from pytest_gpuenergy.tuners import TEMPLATES, load_records
+from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name, find_records
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, network
 
+RECORDS = Path(__file__).resolve().parent.parent / "bench" / "records"
 GROUPS = {"cases": ("case",), "ResNet and YOLO": ("resnet", "yolo"), "drawn": ("drawn",)}
 """The beginnings of the names of layers in a group."""
 _KEPT = 3
@@ -76,9 +78,12 @@ class Layer:
         own = _figure_of(self.kernels[0], figure)
         at = {layout: _figure_of(row, figure) for layout, row in self.cudnn.items()}
         if other == "better":
-            return min(at.values()) / own
-        (wanted,) = (layout for layout in at if (layout == self.conv.layout) is (other == "own"))
-        return at[wanted] / own
+            return (
+                min((value for value in at.values() if math.isfinite(value)), default=math.nan)
+                / own
+            )
+        wanted = [layout for layout in at if (layout == self.conv.layout) is (other == "own")]
+        return at[wanted[0]] / own if wanted else math.nan
 
     def regret(self, first: int) -> float:
         """Return the regret of trying so many kernels."""
@@ -92,7 +97,7 @@ class Layer:
 def _figure_of(row: dict[str, Any], figure: str) -> float:
     """Return a time in µs, under a steady load if it was measured so, or an energy in mJ."""
     if figure == "us":
-        return float(row.get("steady_us", row["final_us"]))
+        return float(row.get("steady_us", row.get("final_us", math.nan)))
     return float(row.get("mj", math.nan))
 
 
@@ -110,10 +115,12 @@ def read_layers(paths: Sequence[Path]) -> list[Layer]:
                 before = found.get(key)
                 if before is None or _has(layer, "mj") or not _has(before, "mj"):
                     found[key] = layer
+                    if before is not None:
+                        layer.cudnn = {**before.cudnn, **layer.cudnn}
         except (gzip.BadGzipFile, EOFError, ValueError, KeyError, TypeError):
             raise InputError(f"{path} has no trials of convolutions: see --help.") from None
     return sorted(
-        (layer for layer in found.values() if layer.kernels and len(layer.cudnn) == 2),
+        (layer for layer in found.values() if layer.kernels and layer.conv.layout in layer.cudnn),
         key=lambda one: (
             MODES.index(one.conv.mode),
             CONV_LAYOUTS.index(one.conv.layout),
@@ -129,8 +136,8 @@ def _has(layer: Layer, figure: str) -> bool:
 
 def _layers_of(stored: dict[str, Any]) -> dict[tuple[str, str, str], Layer]:
     found: dict[tuple[str, str, str], Layer] = {}
-    about = {name: part for name, part in stored.items() if name != "rows"}
     rows = [row for row in stored["rows"] if "missed" not in row]
+    about = {name: part for name, part in stored.items() if name != "rows"}
     for row in rows:
         if "template" in row and "us" in row:
             conv = _conv_of(row, about)
@@ -202,8 +209,8 @@ def tables(layers: Sequence[Layer]) -> Iterator[str]:
         for layer in some:
             best = layer.kernels[0]
             own = layer.cudnn[layer.conv.layout]
-            (other,) = (row for at, row in layer.cudnn.items() if at != layer.conv.layout)
-            times = [f"{_figure_of(row, 'us'):.1f}" for row in (best, own, other)]
+            other = next((row for at, row in layer.cudnn.items() if at != layer.conv.layout), {})
+            times = [_shown(_figure_of(row, "us"), ".1f") for row in (best, own, other)]
             joules = [_shown(_figure_of(row, "mj")) for row in (best, own, other)]
             ratios = [layer.ratio("us", "own"), layer.ratio("us", "other")]
             ratios += [1 / layer.ratio("mj", which) for which in ("own", "other")]
@@ -223,8 +230,8 @@ def tables(layers: Sequence[Layer]) -> Iterator[str]:
         yield f"{title}:\n\n{markdown_table((*header, *more), rows)}"
 
 
-def _shown(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.3g}"
+def _shown(value: float, form: str = ".3g") -> str:
+    return "" if math.isnan(value) else format(value, form)
 
 
 def _ratio(value: float) -> str:
@@ -250,46 +257,130 @@ def regret_table(layers: Sequence[Layer]) -> str:
     )
 
 
-def plot(layers: Sequence[Layer]) -> dict[str, Any]:
-    """Return a Vega-Lite specification: energy against time, a point for each layer."""
-    values = []
+def own_table(layers: Sequence[Layer], records: Path) -> str:
+    """Return kernels in 3xtf32 beside the best bundled ones in float32, as a Markdown table.
+
+    The figures in float32 are those of record files, from other cards of the model.
+    """
+    rows, ratios = [], []
     for layer in layers:
-        rows = [("template", layer.kernels[0]), ("cuDNN", layer.cudnn[layer.conv.layout])]
-        for contender, row in rows:
-            if "mj" not in row:
-                continue
+        if layer.conv.mode != "3xtf32" or layer.group == "drawn":
+            continue
+        path = find_records(
+            records, layer.conv.varied(mode="float32", layout="nchw"), layer.about["gpu"]
+        )
+        measured = load_records(path).record(1).measured if path else None
+        if measured is None:
+            continue
+        best = layer.kernels[0]
+        pair = [
+            1000 * measured.time_ms / _figure_of(best, "us"),
+            _figure_of(best, "mj") / measured.energy_mj,
+        ]
+        ratios.append((layer.conv.layout, pair))
+        figures = (1000 * measured.time_ms, _figure_of(best, "us"))
+        rows.append([layer.name, layer.conv.layout, *(f"{us:.1f}" for us in figures)])
+        rows[-1] += [_ratio(ratio) for ratio in pair]
+    for layout in CONV_LAYOUTS:
+        of_layout = [pair for at, pair in ratios if at == layout]
+        means = [
+            _ratio(geometric_mean(column)) for column in zip(*of_layout, strict=True) if column
+        ]
+        rows.append(["geometric mean", layout, "", "", *means])
+    header = ("layer", "layout", "float32 (µs)", "3xtf32 (µs)", "float32 / 3xtf32")
+    return markdown_table((*header, "energy of 3xtf32 / float32"), rows)
+
+
+def network_table(layers: Sequence[Layer]) -> str:
+    """Return what the bundled layers of ResNet-50 cost in each mode, as a Markdown table.
+
+    Layers of equal sizes were measured once. An interval of a sum is 1.96 standard errors, from the
+    power in the parts of each window, which are taken as independent.
+    """
+    times = OCCURRENCES["resnet50"]
+    wanted = {conv.shape: times[conv.name] for conv in network("resnet")}
+    sums: dict[tuple[str, str, str], list[tuple[int, dict[str, Any]]]] = {}
+    for layer in layers:
+        if (count := wanted.get(layer.conv.shape)) is None:
+            continue
+        rows = [("template", layer.conv.layout, layer.kernels[0])]
+        rows += [("cuDNN", at, row) for at, row in layer.cudnn.items() if at == layer.conv.layout]
+        for contender, layout, row in rows:
             mode = layer.conv.mode
             if contender == "cuDNN" and mode == "3xtf32":
                 mode = "float32"
-            gflop = layer.conv.flops / 1e9
-            values.append(
-                {
-                    "mode": f"{contender}, {mode}",
-                    "layout": layer.conv.layout,
+            sums.setdefault((mode, layout, contender), []).append((count, row))
+    # In float32, the energy of cuDNN was measured in its better layout, layer by layer.
+    better = [min(pair, key=lambda one: _figure_of(one[1], "us")) for pair in _pairs(sums)]
+    if better:
+        for layout in CONV_LAYOUTS:
+            sums.pop(("float32", layout, "cuDNN"), None)
+        sums["float32", "better of both", "cuDNN"] = better
+    costs = {key: _cost(rows) for key, rows in sums.items() if len(rows) == len(wanted)}
+    peer = costs.get(("float32", "better of both", "cuDNN"), (math.nan,) * 3)
+    rows = []
+    for (mode, layout, contender), (us, mj, half) in costs.items():
+        joules = "" if math.isnan(mj) else f"{mj:.2f} ±{half / mj:.1%}"
+        ratios = [_ratio(us / peer[0]), _ratio(mj / peer[1])]
+        rows.append([f"`{mode}`", layout, contender, f"{us:.0f}", joules, *ratios])
+    header = ("mode", "layout", "contender", "time (µs)", "energy (mJ)")
+    return markdown_table((*header, "time / cuDNN float32", "energy / cuDNN float32"), rows)
+
+
+def _pairs(sums: dict[Any, Any]) -> Iterator[tuple[tuple[int, dict[str, Any]], ...]]:
+    """Yield what cuDNN takes for each layer in float32, in all layouts."""
+    both = [sums.get(("float32", layout, "cuDNN"), []) for layout in CONV_LAYOUTS]
+    yield from zip(*both, strict=True)
+
+
+def _cost(rows: Sequence[tuple[int, dict[str, Any]]]) -> tuple[float, float, float]:
+    """Return the time in µs, the energy in mJ, and half the width of its interval."""
+    us = sum(count * _figure_of(row, "us") for count, row in rows)
+    mj = sum(count * _figure_of(row, "mj") for count, row in rows)
+    variance = 0.0
+    for count, row in rows:
+        parts = row.get("watts_of_parts", [])
+        if len(parts) > 1:
+            error = stdev(parts) / math.sqrt(len(parts)) / row["watts"]
+            variance += (count * row["mj"] * error) ** 2
+    return us, mj, 1.96 * math.sqrt(variance)
+
+
+def plot(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return a Vega-Lite specification: energy against time, a point for each layer."""
+    values: dict[tuple[str, str], dict[str, Any]] = {}
+    for layer in layers:
+        mode, gflop = layer.conv.mode, layer.conv.flops / 1e9
+        rows = {f"template, {mode}, {layer.conv.layout}": layer.kernels[0]}
+        for layout, row in layer.cudnn.items():
+            rows["cuDNN, float32" if mode == "3xtf32" else f"cuDNN, {mode}, {layout}"] = row
+            if mode == "3xtf32" and "mj" in row:  # in its better layout
+                break
+        for title, row in rows.items():
+            if "mj" in row:
+                values[title, layer.name] = {
+                    "kernel": title,
                     "µs for a GFLOP": _figure_of(row, "us") / gflop,
                     "mJ for a GFLOP": row["mj"] / gflop,
                 }
-            )
     if not values:
         raise InputError("The trials have no energy: measure it with --seconds.")
 
     def axis(name: str) -> dict[str, Any]:
-        return {"field": name, "type": "quantitative", "scale": {"type": "log"}}
+        return {"field": name, "type": "quantitative", "scale": {"type": "log", "nice": False}}
 
+    looks = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     return {
         "title": f"Convolutions on one {layers[0].about['gpu']}: each point is a layer",
-        "data": {"values": values},
-        "facet": {"column": {"field": "layout", "type": "nominal", "title": None}},
-        "spec": {
-            "width": 330,
-            "height": 330,
-            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 0.75},
-            "encoding": {
-                "x": axis("µs for a GFLOP"),
-                "y": axis("mJ for a GFLOP"),
-                "color": {"field": "mode", "type": "nominal", "sort": None, "title": None},
-                "shape": {"field": "mode", "type": "nominal", "sort": None, "title": None},
-            },
+        "data": {"values": list(values.values())},
+        "width": 520,
+        "height": 400,
+        "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.8},
+        "encoding": {
+            "x": axis("µs for a GFLOP"),
+            "y": axis("mJ for a GFLOP"),
+            "color": looks,
+            "shape": looks,
         },
     }
 
@@ -338,6 +429,8 @@ def main(words: Sequence[str] | None = None) -> None:
         draw(plot(layers), options.plot)
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
+    print(f"38 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
+    print(f"Our own kernels in float32:\n\n{own_table(layers, RECORDS)}\n")
     print("\n\n".join([*tables(layers), regret_table(layers)]))
 
 

@@ -6,9 +6,10 @@ Each convolution (case1 to case7, layers of ResNet and YOLO, and twelve drawn on
 tuned for) is computed in each mode and layout by some kernels of the templates: the first ones of
 the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
 conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
-first a short window for each kernel, then the best two beside cuDNN in turns, five windows each, of
-which the median is stored. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both layouts. In
-bfloat16, only the tiles that were best in float16 are tried.
+first a short window for each kernel, then the best two beside cuDNN in turns, three windows each,
+of which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d
+with `cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are
+tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
 best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
@@ -23,11 +24,12 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock, Thread
 from typing import Any
 
 from study_command import in_one_sentence, study_parser
@@ -36,7 +38,7 @@ from pytest_gpuenergy.devices.cuda.binders import bind
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.kernels import Job, Kernel
-from pytest_gpuenergy.support import KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import TEMPLATES
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, network
@@ -45,10 +47,14 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 and of an H200."""
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
-_KERNELS_OF_A_WAY = {1: 8, 2: 5}
+_KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
-_WINDOW_S, _ROUNDS = 0.002, 5
-_HEATING_S = 0.25
+_WINDOW_S, _ROUNDS = 0.002, 3
+_HEATING_S = 0.1
+_BATCH_S, _QUEUED = 0.005, 10
+"""The duration of a batch of replays, and the batches that are under way."""
+_ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
+"""The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
 
 
@@ -82,8 +88,13 @@ def swept_layers() -> list[Conv2d]:
 
 
 @functools.cache
-def offered(conv: Conv2d) -> list[Any]:
-    """Return parameters worth a trial: the first of each way to copy, with different tiles."""
+def offered(conv: Conv2d, few: int = 0) -> list[Any]:
+    """Return parameters worth a trial: the first of each way to copy, with different tiles.
+
+    Args:
+        conv: the convolution.
+        few: so many of each way of `implicit`, and none of `implicit_mma`; 0 for more.
+    """
     ways: dict[tuple[object, ...], list[Any]] = {}
     for kind in TEMPLATES.values():
         if kind.computes(conv) and kind.suits(CARD):
@@ -100,17 +111,34 @@ def offered(conv: Conv2d) -> list[Any]:
         tiles: dict[tuple[object, ...], Any] = {}
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
+        if few:
+            most = few if way[0] == "implicit" else 0
         chosen += list(tiles.values())[:most]
+        if way[2] and tiles:
+            chosen.append(replace(next(iter(tiles.values())), early=False))
     return chosen
 
 
-def packing_of(conv: Conv2d) -> Kernel | None:
+def packing_of(conv: Conv2d, few: int) -> Kernel | None:
     """Return the launch alone that packs for a convolution; None if no kernel has one."""
-    for one in offered(conv):
+    for one in offered(conv, few):
         if one.numbers.get("packed"):
             kernel = one.kernel(conv)
             return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
     return None
+
+
+def earlier_best(paths: Sequence[Path]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Return the kernels that were the best in trials, by mode, layout and layer."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for path in paths:
+        stored = json.loads(gzip.decompress(path.read_bytes()))
+        for row in stored["rows"]:
+            if "template" in row and "final_us" in row:
+                suffix = Conv2d.of("c", *_ANY).varied(mode=row["mode"], layout=row["layout"]).suffix
+                key = (row["mode"], row["layout"], row["name"].removesuffix(suffix))
+                found.setdefault(key, []).append(row)
+    return found
 
 
 @dataclass
@@ -122,7 +150,13 @@ class Sweep:
         modes: the modes.
         pools: the compilers.
         seconds: how long the energy of each finalist is measured; 0 for not at all.
+        earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
+        late: whether no launch begins early.
+        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only.
+        light: how names of layers begin whose energy is not measured.
+        few: how many kernels of each way to copy are tried; 0 for more.
         rows: what was measured: kernels, and finalists beside cuDNN.
+        lock: is held by a thread that changes what has been compiled.
         compiled: the machine code of kernels.
         best: the best parameters of each convolution in float16, by its layout and shape.
     """
@@ -131,25 +165,41 @@ class Sweep:
     modes: Sequence[str]
     pools: CompilerPools
     seconds: float
+    earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
+    late: bool = False
+    few: int = 0
+    brief: bool = False
+    light: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
     best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
     def candidates(self, conv: Conv2d) -> list[tuple[Any, Kernel]]:
         """Return parameters and their kernels."""
         some = self.best.get((conv.layout, conv.shape)) if conv.mode == "bfloat16" else None
+        name = conv.name.removesuffix(conv.suffix)
+        again = self.earlier.get((conv.mode, conv.layout, name), [])
+        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
+        tried += offered(conv, self.few) if some is None else some
+        if self.late:
+            tried = [
+                replace(one, early=False) if one.numbers.get("early") else one for one in tried
+            ]
         found = []
-        for one in offered(conv) if some is None else some:
-            with suppress(Exception):
+        for one in dict.fromkeys(tried):
+            with suppress(InputError):
                 found.append((one, one.kernel(conv)))
         return found
 
     def varied(self, layers: Sequence[Conv2d]) -> Iterator[tuple[Conv2d, str, list[Conv2d]]]:
-        """Yield each layer and mode, with the convolutions of both layouts."""
-        for mode in self.modes:
-            for layer in layers:
-                convs = [layer.varied(mode=mode, layout=layout) for layout in CONV_LAYOUTS]
-                yield layer, mode, convs
+        """Yield each layer and mode, with the convolutions of both layouts or of one."""
+        every = [(layer, mode) for mode in self.modes for layer in layers]
+        if self.brief:
+            every = [(layer, mode) for layer in layers for mode in self.modes]
+        for layer, mode in every:
+            layouts = ("nhwc",) if self.brief and mode != "3xtf32" else CONV_LAYOUTS
+            yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
 
     def compile(self, layers: Sequence[Conv2d]) -> None:
         """Begin to compile all kernels whose parameters are known."""
@@ -157,16 +207,17 @@ class Sweep:
             for conv in convs if mode != "bfloat16" or "float16" not in self.modes else ():
                 for _, kernel in self.candidates(conv):
                     self.submit(kernel)
-                if (packing := packing_of(conv)) is not None:
+                if (packing := packing_of(conv, self.few)) is not None:
                     self.submit(packing)
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
         """Begin to compile a kernel, once."""
-        if kernel.digest not in self.compiled:
-            future = self.pools.submit(kernel)
-            assert future is not None
-            self.compiled[kernel.digest] = future
-        return self.compiled[kernel.digest]
+        with self.lock:
+            if kernel.digest not in self.compiled:
+                future = self.pools.submit(kernel)
+                assert future is not None
+                self.compiled[kernel.digest] = future
+            return self.compiled[kernel.digest]
 
     def store(self, **more: object) -> None:
         """Write what has been measured so far."""
@@ -204,8 +255,13 @@ class Card:
         """Return a CUDA graph of launches; they ran before once."""
         graph = self.torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")
-        for _ in range(launches):
-            launch()
+        try:
+            for _ in range(launches):
+                launch()
+        except BaseException:
+            with suppress(RuntimeError):  # the stream must not go on capturing
+                graph.capture_end()
+            raise
         graph.capture_end()
         return graph
 
@@ -220,34 +276,32 @@ class Card:
         return float(begin.elapsed_time(end)) / 1000
 
     def power(self, graph: Any, graph_s: float, seconds: float) -> dict[str, Any]:
-        """Return watts and the time of a replay under a steady load.
+        """Return watts and the time of a replay under a steady load, without gaps.
 
         The window begins and ends where the card's energy counter advances.
         """
         import pynvml
 
-        batch = max(1, round(0.004 / graph_s))
-        pending, points, done = [], [], 0
+        batch = max(1, round(_BATCH_S / graph_s))
+        events, done, points, last = [], 0, [], None
         begin = time.perf_counter()
-        last = None
-        while True:
-            for _ in range(batch):
-                graph.replay()
-            event = self.torch.cuda.Event()
-            event.record()
-            pending.append(event)
-            if len(pending) > 2:
-                pending.pop(0).synchronize()
-                done += batch
+        while len(points) < 2 or points[-1][0] - points[0][0] < seconds:
+            while len(events) < done + _QUEUED:  # reading the counter may take milliseconds
+                for _ in range(batch):
+                    graph.replay()
+                events.append(self.torch.cuda.Event(enable_timing=True))
+                events[-1].record()
+            while done < len(events) and events[done].query():
+                done += 1
             millijoules = pynvml.nvmlDeviceGetTotalEnergyConsumption(self._nvml)
             now = time.perf_counter()
-            if last is not None and millijoules != last and now - begin > _HEATING_S:
-                points.append((now, millijoules, done))
-                if now - points[0][0] > seconds:
-                    break
+            advanced = last is not None and millijoules != last
+            if advanced and done and now - begin > _HEATING_S:
+                points.append((now, millijoules, done - 1))
             last = millijoules
         self.stream.synchronize()
         (t0, e0, n0), (t1, e1, n1) = points[0], points[-1]
+        replay_s = float(events[n0].elapsed_time(events[n1])) / 1000 / max(1, (n1 - n0) * batch)
         temperature = pynvml.nvmlDeviceGetTemperature(self._nvml, pynvml.NVML_TEMPERATURE_GPU)
         clock = pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
         of_parts = [
@@ -257,7 +311,7 @@ class Card:
         return {
             "watts": round((e1 - e0) / 1000 / (t1 - t0), 2),
             "watts_of_parts": [round(watts, 1) for watts in of_parts],
-            "graph_us": (t1 - t0) / (n1 - n0) * 1e6,
+            "graph_us": replay_s * 1e6,
             "celsius": temperature,
             "sm_mhz": clock,
         }
@@ -393,8 +447,12 @@ def trials_of(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> list[
     return found
 
 
-def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
-    """Time finalists in turns, and store the medians; then the energy of the best ones."""
+def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
+    """Time finalists in turns, and store the medians; then the energy of some.
+
+    These are the best kernel of each layout and the better of cuDNN's in 3xtf32, and both in NHWC
+    in other modes.
+    """
     times: list[list[float]] = [[] for _ in some]
     for _ in range(_ROUNDS):
         for one, own in zip(some, times, strict=True):
@@ -402,8 +460,15 @@ def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
             own.append(card.seconds(one.graph, replays) / replays / one.launches)
     for one, own in zip(some, times, strict=True):
         one.row["final_us"] = round(statistics.median(own) * 1e6, 3)
-        if sweep.seconds and one.row.get("first"):
-            drawn = card.power(one.graph, one.seconds, sweep.seconds)
+    best = min(
+        (one for one in some if one.row.get("cudnn")), key=lambda one: float(one.row["final_us"])
+    )
+    for one in some:
+        chosen = one.row["layout"] == "nhwc"
+        if one.row["mode"] == "3xtf32":
+            chosen = one is best or "template" in one.row
+        if seconds and chosen and one.row.get("first"):
+            drawn = card.power(one.graph, one.seconds, seconds)
             one.row["steady_us"] = us = round(drawn.pop("graph_us") / one.launches, 4)
             one.row.update(drawn)
             one.row["mj"] = round(drawn["watts"] * us / 1000, 4)
@@ -411,7 +476,7 @@ def finals(card: Card, sweep: Sweep, some: Sequence[Timed]) -> None:
 
 def packing_us(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> float | None:
     """Return the time of the launch that packs, alone; None if no kernel has one."""
-    packing = packing_of(conv)
+    packing = packing_of(conv, sweep.few)
     if packing is None:
         return None
     binary = sweep.submit(packing).result()
@@ -464,13 +529,18 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
                 one.row["first"] = True
                 one.row["packing_us"] = packing_us(card, sweep, tensors, conv)
             some += ranked[:2]
-        for layout in CONV_LAYOUTS:
+        for layout in (conv.layout for conv in convs):
             row = {"name": layer.name, "mode": mode, "layout": layout, "cudnn": True, "first": True}
             sweep.rows.append(row)
             some.append(timed(card, tensors.cudnn(layout), row, tensors))
-            if mode in ("tf32", "float16") and layout == "nchw":
+            if mode in ("tf32", "float16") and layout == "nchw" and not sweep.brief:
                 row["converted_us"] = converted_us(card, tensors)
-        finals(card, sweep, some)
+        has_energy = mode != "bfloat16" and not layer.name.startswith(tuple(sweep.light))
+        finals(card, some, sweep.seconds if has_energy else 0.0)
+        for one in some:  # also right after many launches
+            if "template" in one.row:
+                (conv,) = (c for c in convs if c.layout == one.row["layout"])
+                one.row["last_error"] = tensors.error(conv, one.parts[1])
         sweep.store(**about)
         del some, tensors
         torch.cuda.empty_cache()
@@ -485,24 +555,46 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile", action="store_true", help="only compile")
     parser.add_argument("--seconds", type=float, default=0.0, help="measure energy for so long")
     parser.add_argument("--modes", default=",".join(MODES), help="default: %(default)s")
-    parser.add_argument("--layers", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--layers", default="", help="how names begin, with commas; default: all")
+    parser.add_argument("--again", type=Path, nargs="+", default=[], help="earlier trials")
+    parser.add_argument("--late", action="store_true", help="no launch begins early")
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="all modes of a layer first; other modes than 3xtf32 in NHWC only",
+    )
+    parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
+    parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
     begin = time.monotonic()
     layers = swept_layers()
     if options.layers:
-        layers = [conv for conv in layers if conv.name in options.layers.split(",")]
+        names = options.layers.split(",")
+        layers = [conv for name in names for conv in layers if conv.name.startswith(name)]
     pools = CompilerPools("sm_90")
-    sweep = Sweep(options.trials, options.modes.split(","), pools, options.seconds)
+    sweep = Sweep(
+        options.trials,
+        options.modes.split(","),
+        pools,
+        options.seconds,
+        earlier_best(options.again),
+        options.late,
+        options.few,
+        options.brief,
+        options.without_energy.split(","),
+    )
     try:
-        sweep.compile(layers)
         if options.compile:
+            sweep.compile(layers)
             for future in sweep.compiled.values():
                 with suppress(KernelFault):
                     future.result()
             print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
             return
+        compiling = Thread(target=sweep.compile, args=(layers,), daemon=True)
+        compiling.start()
         while options.after and not options.after.exists():
             time.sleep(0.1)
         measure(Card(), sweep, layers, begin + options.budget)

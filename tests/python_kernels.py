@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pytest_gpuenergy.devices import Arena, Device, DeviceArrays, KernelRepeater, Loaded
+from pytest_gpuenergy.devices import (
+    Arena,
+    Device,
+    DeviceArrays,
+    KernelRepeater,
+    Loaded,
+    Threshold,
+)
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch
 
 Body = Callable[..., None]
@@ -24,8 +31,14 @@ class PythonDevice(Device):
     name, uuid, architecture = "Python", "GPU-python", "sm_90"
 
     def __init__(
-        self, body: Body, *, emulated: bool = False, arrays: DeviceArrays | None = None
+        self,
+        body: Body,
+        *,
+        emulated: bool = False,
+        arrays: DeviceArrays | None = None,
+        thresholds: Collection[Threshold] = (),
     ) -> None:
+        self.thresholds = thresholds
         self.body, self.emulated = body, emulated
         self.runs = 0
         self._arrays = arrays
@@ -61,6 +74,10 @@ class PythonDevice(Device):
 class _Body:
     device: PythonDevice
     arenas: Mapping[str, Arena]
+
+    @property
+    def thresholds(self) -> Collection[Threshold]:
+        return self.device.thresholds
 
     def run(self, order_seed: int = 0) -> None:
         del order_seed

@@ -1138,3 +1138,252 @@ def mix64(x: A) -> A:
         z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
         return z ^ z >> np.uint64(31)
+
+
+def sobel(image: A) -> A:
+    padded = np.pad(np.asarray(image, np.int64), 1, mode="edge")
+    along = padded[:-2] + 2 * padded[1:-1] + padded[2:]
+    across = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
+    gx, gy = along[:, 2:] - along[:, :-2], across[2:] - across[:-2]
+    return np.minimum(255, (abs(gx) + abs(gy)) // 2)
+
+
+def wave3d(u: A) -> A:
+    result = np.array(u)
+    inner = (slice(2, -2),) * 3
+    value = -7.5 * u[inner]
+    for axis in range(3):
+        for distance, factor in ((1, 1.25), (2, -0.0625)):
+            for way in (-distance, distance):
+                value = value + factor * np.roll(u, way, axis)[inner]
+    result[inner] = value
+    return result
+
+
+def block_ell(values: A, columns: A, dense: A) -> A:
+    columns = np.asarray(columns, np.int64)
+    blocks = dense.reshape(-1, 8, dense.shape[1])[np.maximum(columns, 0)]
+    blocks = np.where(columns[..., None, None] < 0, 0, blocks)
+    return np.einsum("rkij,rkjn->rin", values, blocks).reshape(-1, dense.shape[1])
+
+
+def coo_spmv(row: A, column: A, value: A, x: A) -> A:
+    places = np.asarray(row, np.int64)
+    return np.bincount(places, value * x[np.asarray(column, np.int64)], minlength=90)
+
+
+def csr_build(key: A, keys: int) -> dict[str, A]:
+    key = np.asarray(key, np.int64)
+    place = np.empty_like(key)
+    place[np.argsort(key, kind="stable")] = np.arange(len(key))
+    counts = np.bincount(key, minlength=int(keys))
+    return {"offset": np.concatenate([[0], np.cumsum(counts)]), "place": place}
+
+
+def philox_dropout(
+    x: A, seed_low: int, seed_high: int, offset: int, threshold: int, scale: float
+) -> A:
+    low32 = np.uint64(0xFFFFFFFF)
+    groups = (len(x) + 3) // 4
+    c = [np.arange(groups, dtype=np.uint64) + np.uint64(offset)]
+    c += [np.zeros(groups, np.uint64)] * 3
+    k0, k1 = int(seed_low), int(seed_high)
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        high0, high1 = p0 >> np.uint64(32), p1 >> np.uint64(32)
+        c = [high1 ^ c[1] ^ np.uint64(k0), p1 & low32, high0 ^ c[3] ^ np.uint64(k1), p0 & low32]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    words = np.stack(c, axis=1).reshape(-1)[: len(x)]
+    return np.where(words < np.uint64(threshold), x * scale, 0)
+
+
+def e4m3_blocks(codes: A, scale: A) -> A:
+    byte = np.asarray(codes, np.int64)
+    exponent, mantissa = byte >> 3 & 15, byte & 7
+    normal = np.ldexp(8.0 + mantissa, exponent - 10)
+    number = np.where(exponent == 0, np.ldexp(1.0 * mantissa, -9), normal)
+    number = np.where(byte & 127 == 127, 0, np.where(byte & 128, -number, number))
+    return number * np.repeat(scale, 32, axis=1)[:, : byte.shape[1]]
+
+
+def winograd(x: A, taps: A) -> A:
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2))
+    return np.einsum("chwij,kcij->khw", windows, taps)
+
+
+def rms_backward(x: A, gain: A, dy: A, epsilon: float) -> dict[str, A]:
+    r = 1 / np.sqrt((x**2).mean(axis=1, keepdims=True) + np.float32(epsilon))
+    share = (x * gain * dy).mean(axis=1, keepdims=True) * r**2
+    return {"dx": r * (gain * dy - x * share), "dgain": (dy * x * r).sum(axis=0)}
+
+
+def beam_step(cost: A, so_far: A) -> dict[str, A]:
+    sums = (np.asarray(so_far, np.int64)[..., None] + np.asarray(cost, np.int64)).reshape(
+        len(cost), -1
+    )
+    best = np.argsort(sums, axis=1, kind="stable")[:, : cost.shape[1]]
+    return {
+        "total": np.take_along_axis(sums, best, axis=1),
+        "parent": best // cost.shape[2],
+        "token": best % cost.shape[2],
+    }
+
+
+def nucleus(weight: A) -> A:
+    weight = np.asarray(weight, np.int64)
+    order = np.argsort(-weight, axis=1, kind="stable")
+    sums = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    before = np.concatenate([np.zeros((len(weight), 1), np.int64), sums[:, :-1]], axis=1)
+    kept = 10 * before < 9 * sums[:, -1:]
+    kept[:, 0] = True
+    result = np.empty_like(kept)
+    np.put_along_axis(result, order, kept, axis=1)
+    return result
+
+
+def stockham(x: A) -> A:
+    result = np.fft.fft(x[..., 0] + 1j * x[..., 1], axis=1)
+    return np.stack([result.real, result.imag], axis=-1)
+
+
+def nbody(body: A, softening: float) -> A:
+    apart = body[None, :, :3] - body[:, None, :3]
+    square = (apart**2).sum(axis=2) + softening
+    return (apart * (body[:, 3] / square**1.5)[..., None]).sum(axis=1)
+
+
+def paged_decode(q: A, keys: A, values: A, table: A, lengths: A, scale: float) -> A:
+    result = np.empty_like(q)
+    for sequence, length in enumerate(np.asarray(lengths, np.int64)):
+        pages = np.asarray(table[sequence], np.int64)
+        k = keys[pages].reshape(-1, *keys.shape[2:])[:length]
+        v = values[pages].reshape(-1, *values.shape[2:])[:length]
+        scores = np.einsum("hd,thd->th", q[sequence], k) * scale
+        weights = np.exp(scores - scores.max(axis=0))
+        result[sequence] = np.einsum("th,thd->hd", weights / weights.sum(axis=0), v)
+    return result
+
+
+def rope_half2(x: A, cosine: A, sine: A, position: A) -> A:
+    places = np.asarray(position, np.int64)
+    c, s = cosine[places][:, None], sine[places][:, None]
+    a, b = x[..., 0::2], x[..., 1::2]
+    return np.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(x.shape)
+
+
+def dp4a_requant(a: A, w: A, bias: A, zero_a: int, zero_out: int, factor: int, shift: int) -> A:
+    left = np.asarray(a, np.int64) - int(zero_a)
+    sums = left @ np.asarray(w, np.int64).T + np.asarray(bias, np.int64)
+    scaled = (sums * int(factor) + (1 << (int(shift) - 1))) >> int(shift)
+    return np.clip(scaled + int(zero_out), -128, 127)
+
+
+def nibbles(x: A) -> A:
+    limited = np.clip(np.asarray(x, np.int64), -8, 7)
+    pairs = np.pad(limited, (0, len(x) % 2)).reshape(-1, 2) & 15
+    return pairs[:, 0] | pairs[:, 1] << 4
+
+
+def band_mask(document: A, window: int) -> A:
+    place = np.arange(document.shape[1])
+    distance = place[:, None] - place
+    same = document[:, :, None] == document[:, None, :]
+    return same & (distance >= 0) & (distance < window)
+
+
+def lion(p: A, m: A, g: A, rate: float, beta1: float, beta2: float, decay: float) -> dict[str, A]:
+    sign = np.sign(beta1 * m + (1 - beta1) * g)
+    return {"p": p - rate * (sign + decay * p), "m": beta2 * m + (1 - beta2) * g}
+
+
+def byte_counters(x: A) -> A:
+    return np.bincount(np.asarray(x, np.int64) >> 4, minlength=16)
+
+
+def wide_product(a: A, b: A) -> dict[str, A]:
+    a, b = np.asarray(a, np.uint64), np.asarray(b, np.uint64)
+    half, low32 = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a0, a1, b0, b1 = a & low32, a >> half, b & low32, b >> half
+    middle = (a0 * b0 >> half) + (a0 * b1 & low32) + (a1 * b0 & low32)
+    high = a1 * b1 + (a0 * b1 >> half) + (a1 * b0 >> half) + (middle >> half)
+    return {"low": a * b, "high": high}
+
+
+def ring_barrier(x: A) -> A:
+    return x.sum(axis=1)
+
+
+def flagged_sums(x: A, flag: A) -> A:
+    result = np.zeros(x.shape, np.int64)
+    carried = np.zeros(len(x), np.int64)
+    for c in range(x.shape[1]):
+        carried = np.where(flag[:, c] != 0, 0, carried) + np.asarray(x[:, c], np.int64)
+        result[:, c] = carried
+    return result
+
+
+def cub_softmax(x: A) -> A:
+    return softmax(x)
+
+
+def curand_noise(x: A, seed: int, offset: int, strength: float) -> A:
+    groups, n = (len(x) + 3) // 4, len(x)
+    low32, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c = [np.full(groups, int(offset) // 4, np.uint64), np.zeros(groups, np.uint64)]
+    c += [np.arange(groups, dtype=np.uint64), np.zeros(groups, np.uint64)]
+    k0, k1 = int(seed) & 0xFFFFFFFF, int(seed) >> 32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [
+            p1 >> half ^ c[1] ^ np.uint64(k0),
+            p1 & low32,
+            p0 >> half ^ c[3] ^ np.uint64(k1),
+            p0 & low32,
+        ]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    words = np.stack(c, axis=1).reshape(-1)[:n]
+    return x + strength * (words * 2.0**-32 + 2.0**-33 - 0.5)
+
+
+def complex_poly(coefficient: A, z: A) -> A:
+    places = z[:, 0] + 1j * z[:, 1]
+    result = np.polyval((coefficient[:, 0] + 1j * coefficient[:, 1])[::-1], places)
+    return np.stack([result.real, result.imag], axis=1)
+
+
+def segment_max(x: A, segment: A) -> A:
+    most = np.full(300, -np.inf)
+    np.maximum.at(most, np.asarray(segment, np.int64), x)
+    return np.where(np.isinf(most), 0, most)
+
+
+def avg_pool3d(x: A) -> A:
+    padding = [(0, 0), (1, 1), (1, 1), (1, 1)]
+    windows = np.lib.stride_tricks.sliding_window_view
+    means = [
+        windows(np.pad(values, padding), (3, 3, 3), axis=(1, 2, 3))[:, ::2, ::2, ::2].sum(
+            axis=(4, 5, 6)
+        )
+        for values in (x, np.ones_like(x))
+    ]
+    return means[0] / means[1]
+
+
+def sddmm(a: A, b: A, row: A, column: A, value: A) -> A:
+    left, right = a[np.asarray(row, np.int64)], b[np.asarray(column, np.int64)]
+    return (left * right).sum(axis=1) * value
+
+
+def rgb_to_hsv(rgb: A) -> A:
+    rgb = np.asarray(rgb, np.float64)
+    r, g, b = rgb.T
+    most, least = rgb.max(axis=1), rgb.min(axis=1)
+    width = np.where(most > least, most - least, 1)
+    hue = np.where(most == g, 2 + (b - r) / width, 4 + (r - g) / width)
+    hue = np.where(most == r, (g - b) / width, hue)
+    hue = np.where(most > least, np.where(hue < 0, hue + 6, hue), 0)
+    return np.stack([hue, (most - least) / np.maximum(most, 1), most], axis=1)
+
+
+def crc32_rows(x: A) -> A:
+    return np.array([zlib.crc32(bytes(np.asarray(row, np.uint8))) for row in x])

@@ -3,6 +3,9 @@
 //
 // A box has a line of channels of one tap. One thread starts all copies. Others write the smaller parts of
 // split weights.
+//
+// The constant of this text is:
+//   EARLY              whether a launch before this one, which packs, may not have ended
 
 #include <cuda.h>
 
@@ -39,6 +42,9 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
   int thread = threadIdx.x % 128;
   Ring ring;
   if (thread == 0) {
+#if EARLY
+    asm volatile("griddepcontrol.wait;" ::: "memory");  // for the launch that packs
+#endif
     for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
       Tile tile = tile_at(number);
       Origin at = origin_of(tile.pixel);

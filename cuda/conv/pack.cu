@@ -11,6 +11,9 @@
 //   PACK_COLUMNS, PACK_WINDOW, PACK_STRIDE   columns of an image and of a window, and the stride (with PADDING,
 //                      DILATION, OW, H and KH of windows.cu)
 //   PACK_DATA_BLOCKS   blocks that pack the input; the others pack the weights
+//   PACKS_WEIGHTS      whether there are others: weights of a single tap have channels last as they come
+//   EARLY              whether the launch of the convolution begins while this one ends
+//   PACK_DEEP          channels of weights that a block turns
 
 constexpr int PACK_THREADS = 256;
 
@@ -42,9 +45,8 @@ __device__ void turn_pixels(Element* to, const Element* from, int block) {
   }
 }
 
+#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED
 // Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
-constexpr int PACK_DEEP = PACK_TAPS > 64 ? 32 : 64;
-
 __device__ void turn_windows(Element* to, const Element* from, int block) {
   constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
   __shared__ Element windows[PACK_DEEP * PACK_TAPS];
@@ -52,6 +54,7 @@ __device__ void turn_windows(Element* to, const Element* from, int block) {
   from += (block / DEEP * PACK_CI + first) * PACK_TAPS;
   to += block / DEEP * PACK_TAPS * PADDED + first;
   int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS, width = min(PACK_DEEP, PADDED - first);
+#pragma unroll 9
   for (int i = threadIdx.x; i < PACK_DEEP * PACK_TAPS; i += PACK_THREADS) {
     windows[i] = i < count ? from[i] : Element(0.0f);
   }
@@ -61,6 +64,7 @@ __device__ void turn_windows(Element* to, const Element* from, int block) {
     to[tap * PADDED + channel] = windows[channel * PACK_TAPS + tap];
   }
 }
+#endif
 
 #if UNROLLED
 constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
@@ -113,8 +117,15 @@ __device__ void unroll_windows(Element* to, const Element* from, int block) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(PACK_THREADS)
+#if PACKS_WEIGHTS
     pack(const Element* __restrict__ data, const Element* __restrict__ weight,
          Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
+#else
+    pack(const Element* __restrict__ data, Element* __restrict__ packed_data) {
+#endif
+#if EARLY
+  asm volatile("griddepcontrol.launch_dependents;");  // blocks of the convolution may begin
+#endif
   int block = blockIdx.x;
 #if UNROLLED
   if (block < PACK_DATA_BLOCKS) {
@@ -131,8 +142,11 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #else
   if (block < PACK_DATA_BLOCKS) {
     turn_pixels(packed_data, data, block);
-  } else {
+  }
+#if PACKS_WEIGHTS
+  else {
     turn_windows(packed_weight, weight, block - PACK_DATA_BLOCKS);
   }
+#endif
 #endif
 }

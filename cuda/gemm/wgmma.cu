@@ -155,39 +155,17 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
 }
 #endif
 
-// The row of a tile that is `m` lines down in it.
-__device__ __forceinline__ int row_of(int m) { return row_in<A_VIEWS, TILE_M>(m); }
-
 // Put the sums of 16 lines from `m` and 64 columns from `n`, with their end, into a box of swizzled lines.
 __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float (&sums)[TILE_N / 2],
                                          const End& end) {
   int lane = threadIdx.x % 32;
-#if B_VIEWS > 1
-  // Of each line that it has, a thread has a piece of neighbouring columns twice: one of each view.
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float run[C_PIECE];
-#pragma unroll
-    for (int view = 0; view < C_PIECE; ++view) {
-      run[view] = sums[(view * TILE_N + n) / (2 * C_PIECE) + i];
-    }
-    int line = i / 2 * 8 + lane / 4, piece = lane % 4 * 2 + i % 2;
-    end.apply<ALL_M && ALL_N>(run, row_of(m + line), n + piece * C_PIECE);
-    Result* there = box + line * C_LINE + (piece ^ line % 8) * C_PIECE;
-#if HALVES
-    *reinterpret_cast<uint4*>(there) = make_uint4(packed(run[0], run[1]), packed(run[2], run[3]),
-                                                  packed(run[4], run[5]), packed(run[6], run[7]));
-#else
-    *reinterpret_cast<float4*>(there) = make_float4(run[0], run[1], run[2], run[3]);
-#endif
-  }
-#elif !HALVES
+#if !HALVES
 #pragma unroll
   for (int i = 0; i < C_LINE / 4; ++i) {
     const float* both = &sums[n / 2 + 2 * i];
     float pair[2] = {both[0], both[1]};
     int line = i % 2 * 8 + lane / 4, column = i / 2 * 8 + lane % 4 * 2;
-    end.apply<ALL_M && ALL_N>(pair, row_of(m + line), n + column);
+    end.apply<ALL_M && ALL_N>(pair, m + line, n + column);
     *reinterpret_cast<float2*>(box + line * C_LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
         make_float2(pair[0], pair[1]);
   }
@@ -199,7 +177,7 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
     for (int k = 0; k < 4; ++k) {
       const float* both = &sums[(n + j) / 2 + 2 * k];
       float pair[2] = {both[0], both[1]};
-      end.apply<ALL_M && ALL_N>(pair, row_of(m + k % 2 * 8 + lane / 4),
+      end.apply<ALL_M && ALL_N>(pair, m + k % 2 * 8 + lane / 4,
                                 n + j + k / 2 * 8 + lane % 4 * 2);
       pieces[k] = packed(pair[0], pair[1]);
     }
@@ -224,7 +202,7 @@ __device__ __forceinline__ void store_lines(Result* to, int rows, int columns, i
   for (int i = 0; i < 16 * PARTS; i += 32) {
     int line = (i + threadIdx.x % 32) / PARTS, column = (i + threadIdx.x % 32) % PARTS * C_WIDTH;
     const Result* from = box + line * C_LINE + (column / C_PIECE ^ line % 8) * C_PIECE + column % C_PIECE;
-    int row = row_of(m + line);
+    int row = m + line;
     column += n;
     if (!ALL && row >= rows) continue;
     Result* there = to + row * LDC + column;
@@ -263,7 +241,13 @@ __device__ __forceinline__ void store(
     for (int n = 0; n < TILE_N; n += C_LINE) {
       Result* box = boxes + stored++ % C_BOXES * C_BOX;
 #if BOXED_C
-      if (threadIdx.x % 32 == 0) wait_for_boxes<C_BOXES - 1>();
+      if (threadIdx.x % 32 == 0) {
+        if (boxed) {
+          wait_for_boxes<C_BOXES - 1>();
+        } else {
+          wait_for_boxes<0>();  // the latest one to be read may be of this box
+        }
+      }
       __syncwarp();
 #endif
       fill_box(box, line, n, sums.of[i], end);
@@ -306,9 +290,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
-  return {row_of(row + i % 4 / 2 * 8 + lane / 4),
-          row_in<B_VIEWS, TILE_N>(four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2),
-          0, 0};
+  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2, 0, 0};
 }
 #endif
 
@@ -317,24 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map,
-#if A_VIEWS > 1
-         const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
-         const __grid_constant__ CUtensorMap a_map3,
-#endif
-#if A_VIEWS > 4
-         const __grid_constant__ CUtensorMap a_map4, const __grid_constant__ CUtensorMap a_map5,
-         const __grid_constant__ CUtensorMap a_map6, const __grid_constant__ CUtensorMap a_map7,
-#endif
-         const __grid_constant__ CUtensorMap b_map,
-#if B_VIEWS > 1
-         const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
-         const __grid_constant__ CUtensorMap b_map3,
-#endif
-#if B_VIEWS > 4
-         const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5,
-         const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7,
-#endif
+    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
 #if SCALES
          const float* __restrict__ a_scale, const float* __restrict__ b_scale,
 #endif
@@ -356,22 +321,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          , float* __restrict__ parts
 #endif
     ) {
-#if A_VIEWS > 4
-  const CUtensorMap* const a_maps[] = {&a_map,  &a_map1, &a_map2, &a_map3,
-                                       &a_map4, &a_map5, &a_map6, &a_map7};
-#elif A_VIEWS > 1
-  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
-#else
-  const CUtensorMap* const a_maps[] = {&a_map};
-#endif
-#if B_VIEWS > 4
-  const CUtensorMap* const b_maps[] = {&b_map,  &b_map1, &b_map2, &b_map3,
-                                       &b_map4, &b_map5, &b_map6, &b_map7};
-#elif B_VIEWS > 1
-  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
-#else
-  const CUtensorMap* const b_maps[] = {&b_map};
-#endif
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* a_stages = aligned<Element>(memory);
@@ -396,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Place place = place_of(work.tile, rank);
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
-          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_maps, b_maps,
+          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
                     place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comparisons.h"
 #include "interruptions.h"
 #include "races.h"
 #include "warps.h"
@@ -274,7 +275,7 @@ const Hooks cuhost_hooks = {launch_begins, block_begins,     block_pauses,  judg
                             leaves_cluster, phase_event,
                             passes_on,     learns,           passes_on_outside,
                             learns_outside, sends,           receives,
-                            order_async_begins, order_async_ends, async_access};
+                            order_async_begins, order_async_ends, async_access, record_comparisons, print_comparisons};
 
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }

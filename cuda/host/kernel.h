@@ -78,6 +78,15 @@ struct Parameters {
   static constexpr unsigned char sizes[] = {(unsigned char)sizeof(P)..., 0};
 };
 
+template <class T>
+constexpr std::size_t cuhost_alignment() {
+  return alignof(T);
+}
+template <std::size_t bytes>
+constexpr std::size_t cuhost_alignment() {
+  return bytes;
+}
+
 template <class... Rest>
 constexpr int cuhost_first(int value, Rest...) {
   return value;
@@ -181,7 +190,8 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __align__(n) __attribute__((__aligned__(n)))
-#define alignas(n) __attribute__((__aligned__(n)))
+// A type or a number may be given.
+#define alignas(...) __attribute__((__aligned__(::cuhost::cuhost_alignment<__VA_ARGS__>())))
 
 #if defined(CUHOST_CHECKED)
 #define CUHOST_TABLE cuhost_checked_table

@@ -256,7 +256,9 @@ void inspect(const Runs& runs) {
   cuhost_hooks.allow_earlier_values(false);
   forget_stores();
   keep_contents();
+  cuhost_hooks.record_comparisons(true);
   check_launches(false);
+  cuhost_hooks.print_comparisons();
   answer(1, cpu_seconds() - began);
 }
 

@@ -83,6 +83,67 @@ CUHOST_PTX(mul_hi, (Bits64 x, Bits64 y), T::put((V)(cuhost_product(T::get(x), T:
 CUHOST_PTX(mad_hi, (Bits64 x, Bits64 y, Bits64 z),
            T::put((V)((V)(cuhost_product(T::get(x), T::get(y)) >> (8 * sizeof(V))) + T::get(z))))
 
+// The carry flag of the thread that runs. Nothing says that it lasts beyond an asm statement, but on cards it
+// does as long as the thread adds nothing else.
+inline bool cuhost_carry;
+template <class T>
+inline auto cuhost_sum(typename T::value a, typename T::value b, bool carried, bool sets) {
+  using U = cuhost_b<8 * sizeof a>;
+  unsigned __int128 sum = (unsigned __int128)(U)a + (U)b + carried;
+  if (sets) cuhost_carry = sum >> (8 * sizeof a) & 1;
+  return T::put((typename T::value)sum);
+}
+// The flag is then the borrow: a card adds the complement.
+template <class T>
+inline auto cuhost_difference(typename T::value a, typename T::value b, bool borrowed, bool sets) {
+  using U = cuhost_b<8 * sizeof a>;
+  unsigned __int128 subtracted = (unsigned __int128)(U)b + borrowed;
+  if (sets) cuhost_carry = (U)a < subtracted;
+  return T::put((typename T::value)((U)a - subtracted));
+}
+CUHOST_PTX(add_cc, (Bits64 x, Bits64 y), cuhost_sum<T>(T::get(x), T::get(y), false, true))
+CUHOST_PTX(addc, (Bits64 x, Bits64 y), cuhost_sum<T>(T::get(x), T::get(y), cuhost_carry, false))
+CUHOST_PTX(addc_cc, (Bits64 x, Bits64 y), cuhost_sum<T>(T::get(x), T::get(y), cuhost_carry, true))
+CUHOST_PTX(sub_cc, (Bits64 x, Bits64 y), cuhost_difference<T>(T::get(x), T::get(y), false, true))
+CUHOST_PTX(subc, (Bits64 x, Bits64 y), cuhost_difference<T>(T::get(x), T::get(y), cuhost_carry, false))
+CUHOST_PTX(subc_cc, (Bits64 x, Bits64 y), cuhost_difference<T>(T::get(x), T::get(y), cuhost_carry, true))
+#define CUHOST_PTX_MAD(part, name, carried, sets)                                         \
+  CUHOST_PTX(name, (Bits64 x, Bits64 y, Bits64 z),                                        \
+             cuhost_sum<T>((V)cuhost_ptx_mul_##part<T>(x, y), T::get(z), carried, sets))
+CUHOST_PTX_MAD(lo, mad_lo_cc, false, true)
+CUHOST_PTX_MAD(hi, mad_hi_cc, false, true)
+CUHOST_PTX_MAD(lo, madc_lo, cuhost_carry, false)
+CUHOST_PTX_MAD(hi, madc_hi, cuhost_carry, false)
+CUHOST_PTX_MAD(lo, madc_lo_cc, cuhost_carry, true)
+CUHOST_PTX_MAD(hi, madc_hi_cc, cuhost_carry, true)
+#undef CUHOST_PTX_MAD
+
+template <class V>
+inline long long cuhost_low_24(V v) {
+  return std::is_signed_v<V> ? (long long)((int)((unsigned)v << 8) >> 8) : (long long)((unsigned)v & 0xffffff);
+}
+CUHOST_PTX(mul24_lo, (Bits64 x, Bits64 y), T::put((V)(cuhost_low_24(T::get(x)) * cuhost_low_24(T::get(y)))))
+CUHOST_PTX(mul24_hi, (Bits64 x, Bits64 y), T::put((V)(cuhost_low_24(T::get(x)) * cuhost_low_24(T::get(y)) >> 16)))
+CUHOST_PTX(mad24_lo, (Bits64 x, Bits64 y, Bits64 z),
+           T::put((V)(cuhost_low_24(T::get(x)) * cuhost_low_24(T::get(y)) + T::get(z))))
+CUHOST_PTX(sad, (Bits64 x, Bits64 y, Bits64 z),
+           T::put((V)(T::get(z) + (T::get(x) < T::get(y) ? T::get(y) - T::get(x) : T::get(x) - T::get(y)))))
+CUHOST_PTX_2(copysign, __builtin_copysign(b, a))
+
+#define CUHOST_TESTP(name, expression)                                                    \
+  template <class T>                                                                      \
+  inline bool cuhost_testp_##name(Bits64 x) {                                             \
+    auto a = T::get(x);                                                                   \
+    return expression;                                                                    \
+  }
+CUHOST_TESTP(finite, __builtin_isfinite(a))
+CUHOST_TESTP(infinite, __builtin_isinf(a))
+CUHOST_TESTP(number, !__builtin_isnan(a))
+CUHOST_TESTP(notanumber, __builtin_isnan(a))
+CUHOST_TESTP(normal, __builtin_isnormal(a))
+CUHOST_TESTP(subnormal, a != 0 && __builtin_isfinite(a) && !__builtin_isnormal(a))
+#undef CUHOST_TESTP
+
 CUHOST_PTX_1(rcp, 1 / a)
 CUHOST_PTX_1(sqrt, __builtin_sqrt(a))
 CUHOST_PTX_1(rsqrt, 1 / __builtin_sqrt(a))

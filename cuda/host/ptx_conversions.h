@@ -1,6 +1,7 @@
 // Conversions of inline PTX.
 #pragma once
 
+#include "fp8_codes.h"
 #include "ptx_registers.h"
 
 namespace cuhost {
@@ -70,31 +71,6 @@ inline unsigned cuhost_finite(unsigned bits) {
   return (bits & 0x7fff) == infinity ? bits - 1 : bits;
 }
 
-// The 8-bit number nearest to a float32 number, ties to even; the largest one if that is larger. Numbers
-// have `digits` binary digits, and normal ones an exponent of at least `least`.
-template <int digits, int least, unsigned largest>
-inline unsigned cuhost_to_8_bits(float v, bool relu) {
-  if (v != v) return 0x7f;
-  if (relu && v <= 0) return 0;
-  unsigned sign = __builtin_signbit(v) ? 0x80 : 0;
-  double size = __builtin_fabs((double)v);
-  if (size > 0x1p16) return sign | largest;
-  int power = size >= __builtin_ldexp(1, least) ? __builtin_ilogb(size) : least;
-  unsigned steps = (unsigned)__builtin_nearbyint(__builtin_ldexp(size, digits - 1 - power));
-  unsigned bits = ((unsigned)(power - least) << (digits - 1)) + steps;
-  return sign | (bits > largest ? largest : bits);
-}
-template <bool relu>
-inline unsigned short cuhost_to_e4m3x2(unsigned high, unsigned low) {
-  auto one = [](unsigned bits) { return cuhost_to_8_bits<4, -6, 0x7e>(cuhost_f32::get(bits), relu); };
-  return (unsigned short)(one(high) << 8 | one(low));
-}
-template <bool relu>
-inline unsigned short cuhost_to_e5m2x2(unsigned high, unsigned low) {
-  auto one = [](unsigned bits) { return cuhost_to_8_bits<3, -14, 0x7b>(cuhost_f32::get(bits), relu); };
-  return (unsigned short)(one(high) << 8 | one(low));
-}
-
 // The first operand becomes the upper half.
 template <class T, char mode, bool relu, bool finite>
 inline unsigned cuhost_to_pair(unsigned high, unsigned low) {
@@ -104,6 +80,31 @@ inline unsigned cuhost_to_pair(unsigned high, unsigned low) {
     return finite ? cuhost_finite<T>(result) : result;
   };
   return half(high) << 16 | half(low);
+}
+
+template <class Code>
+inline unsigned cuhost_to_fp8_pair(unsigned high, unsigned low) {
+  return (unsigned)Code::code(cuhost_f32::get(high)) << 8 | Code::code(cuhost_f32::get(low));
+}
+template <class Code>
+inline unsigned cuhost_to_fp8_pair(unsigned pair) {
+  return (unsigned)Code::code(cuhost_f16::get(pair >> 16).wide()) << 8 | Code::code(cuhost_f16::get(pair & 0xffff).wide());
+}
+template <class Code>
+inline unsigned cuhost_from_fp8_pair(unsigned pair) {
+  return (unsigned)Code::half(pair >> 8 & 0xff).cuhost_bits << 16 | Code::half(pair & 0xff).cuhost_bits;
+}
+
+// The first operand becomes the upper number, and the third one what is above both.
+template <class T>
+inline unsigned cuhost_packed(unsigned high, unsigned low, unsigned above) {
+  using L = std::numeric_limits<typename T::value>;
+  constexpr int width = 8 * sizeof(typename T::value);
+  auto one = [](unsigned bits) {
+    int v = (int)bits;
+    return (unsigned)(v < L::min() ? L::min() : v > L::max() ? L::max() : v) & ((1u << width) - 1);
+  };
+  return (unsigned)((unsigned long long)above << (2 * width)) | one(high) << width | one(low);
 }
 
 }  // namespace cuhost

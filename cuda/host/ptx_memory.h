@@ -16,6 +16,12 @@ inline char* cuhost_address(unsigned base, unsigned long long offset) {
 }
 inline char* cuhost_address(unsigned short, unsigned long long) = delete;
 
+inline bool cuhost_is_in_shared(const void* address) { return cuhost_is_shared(address); }
+inline bool cuhost_is_in_local(const void* address) { return cuhost_is_local(address); }
+inline bool cuhost_is_in_global(const void* address) {
+  return !cuhost_is_shared(address) && !cuhost_is_local(address);
+}
+
 template <class T, int count>
 struct cuhost_Words {
   using Value = typename T::value;

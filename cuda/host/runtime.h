@@ -38,7 +38,7 @@ struct Scalar {
 
 // The tensor and form of a tensor map; the runtime adds the address.
 struct Map {
-  size_t tensor, offset;
+  size_t tensor;
   TensorMap form;
 };
 
@@ -235,6 +235,8 @@ struct Hooks {
   void (*async_begins)();
   void (*async_ends)();
   void (*async_access)(uintptr_t at, unsigned bytes, bool write, const void* site);
+  void (*record_comparisons)(bool on);
+  void (*print_comparisons)();
 };
 
 extern "C" {

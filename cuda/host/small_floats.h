@@ -306,3 +306,19 @@ inline S most(S a, S b, bool keep_nan) {
   inline P atomicAdd(P* address, P v) {                                                  \
     return cuhost::atomic(cuhost::adds, address, [&](P old) { return old + v; });        \
   }
+// Types that hold the bits.
+#define CUHOST_SMALL_RAW(S, P, one, two)                                                 \
+  struct one {                                                                           \
+    unsigned short x;                                                                    \
+    one() = default;                                                                     \
+    constexpr one(unsigned short bits) : x(bits) {}                                      \
+    one(S v) : x(v.cuhost_bits) {}                                                       \
+    operator S() const { return S::of_bits(x); }                                         \
+  };                                                                                     \
+  struct alignas(4) two {                                                                \
+    unsigned short x, y;                                                                 \
+    two() = default;                                                                     \
+    constexpr two(unsigned short x, unsigned short y) : x(x), y(y) {}                    \
+    two(P v) : x(v.x.cuhost_bits), y(v.y.cuhost_bits) {}                                 \
+    operator P() const { return {S::of_bits(x), S::of_bits(y)}; }                        \
+  };

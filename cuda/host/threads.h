@@ -199,6 +199,14 @@ CUHOST_ATOMIC_INTEGERS(replaces, atomicExch, value)
 CUHOST_ATOMIC(replaces, atomicExch, float, value)
 CUHOST_ATOMIC(adds, atomicInc, unsigned, old >= value ? 0u : old + 1u)
 CUHOST_ATOMIC(adds, atomicDec, unsigned, old == 0 || old > value ? value : old - 1u)
+// Of vectors each element is atomic.
+inline float2 atomicAdd(float2* address, float2 v) {
+  return {atomicAdd(&address->x, v.x), atomicAdd(&address->y, v.y)};
+}
+inline float4 atomicAdd(float4* address, float4 v) {
+  return {atomicAdd(&address->x, v.x), atomicAdd(&address->y, v.y), atomicAdd(&address->z, v.z),
+          atomicAdd(&address->w, v.w)};
+}
 #undef CUHOST_ATOMIC
 #undef CUHOST_ATOMIC_INTEGERS
 #define CUHOST_ATOMIC_CAS(T)                                                          \

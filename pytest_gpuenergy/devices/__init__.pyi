@@ -65,6 +65,7 @@ from .device import (
     NvmlGpu as NvmlGpu,
     Relaunching as Relaunching,
     Repeater as Repeater,
+    Threshold as Threshold,
     Timeline as Timeline,
     Work as Work,
 )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -169,8 +169,24 @@ class Relaunching(Protocol):
         """
 
 
+class Threshold(NamedTuple):
+    """A number with which a kernel compares values that vary.
+
+    Attributes:
+        value: the number.
+        real: whether it is a floating-point number.
+    """
+
+    value: float
+    real: bool
+
+
 class Loaded(Relaunching, Protocol):
     """A kernel ready to run on arenas, in a process that keeps the state launches leave behind."""
+
+    @property
+    def thresholds(self) -> Collection[Threshold]:
+        """What the runs so far have compared with; empty on a device that cannot observe it."""
 
     def run(self, order_seed: int = 0) -> None:
         """Run all launches once, in place on the arenas, with fresh workspaces.
@@ -382,6 +398,13 @@ class Device(ABC):
                 returns, and are imported ahead of time for the next call.
         """
         return
+
+    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- as `renew`
+        """Tell which Python modules the next kernel probably needs, so that they can be imported.
+
+        That takes place while a kernel is measured. A kernel never runs in a process that has
+        imported more than it needs.
+        """
 
     def aside(self) -> AbstractContextManager[list[str]] | None:
         """Return a context in which a thread can verify a kernel before its item runs, or None.

@@ -302,12 +302,12 @@ class Preheat:
         """Account for a pause before a run."""
         if pause_s > MIN_PAUSE_S:
             self._left_s = min(self._longest_s, self._left_s + pause_s)
+            self._recent.clear()
 
     def goes_on(self, now_s: float, settling: Settling | None) -> bool:
         """Return whether to heat the card further at ``now_s``; if not, call `end`."""
         if self._since_s is None:
             self._since_s, self._is_announced = now_s, False
-            self._recent.clear()
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or left_s <= 0 or self._is_settled(now_s, settling):
             self.end(now_s)

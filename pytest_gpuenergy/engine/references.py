@@ -42,7 +42,7 @@ from pytest_gpuenergy.workloads import (
     unit_roundoff,
 )
 
-FORMAT = 11
+FORMAT = 12
 """The version of cached references, to be increased when their values change."""
 
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"

@@ -8,14 +8,16 @@ import math
 import operator
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
-from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference
+from pytest_gpuenergy.devices import Threshold
+from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference, is_large
 from pytest_gpuenergy.kernels import AnyKernel, Kernel, without_comments
 from pytest_gpuenergy.support import FormError, cache_dir, decode, encode, keep_for_later
 from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_floating
@@ -112,6 +114,35 @@ def drawings_of(
         numbers = UNIFORM_FLOATS if floating else UNIFORM
         more += [Drawing(seeds[-1], uniform=number, literals=literals) for number in numbers]
     return [*drawings[:-1], *more, drawings[-1]]
+
+
+def drawings_near(
+    thresholds: Collection[Threshold], drawings: Sequence[Drawing], workload: Workload
+) -> list[Drawing]:
+    """Return further drawings with inputs near what a kernel has compared with.
+
+    Its text need not contain these numbers: they may be computed, or come from a table. There are
+    no further drawings if the text did contain them, or if the reference of a large workload would
+    have to be computed again.
+
+    Args:
+        thresholds: what the kernel has compared with.
+        drawings: those that it was verified on, see `drawings_of`.
+        workload: what it computes.
+    """
+    if len(drawings) <= len(SEEDS) or is_large(workload):
+        return []
+    kinds = {is_floating(tensor.dtype) for tensor in workload.inputs}
+    known = np.array([*drawings[-1].literals, *_USUAL])
+    new = [
+        size
+        for size in dict.fromkeys(abs(each.value) for each in thresholds if each.real in kinds)
+        if size < 2.0**64 and not np.isclose(size, known, rtol=1e-6, atol=0).any()
+    ]
+    if not new:
+        return []
+    literals = tuple(sorted(new[:_MAX_LITERALS]))
+    return [Drawing(drawings[-1].seed, sign, literals=literals) for sign in (1, -1)]
 
 
 def _is_small(workload: Workload) -> bool:

@@ -28,7 +28,7 @@ from pytest_gpuenergy.engine.references import (
     case_of,
     is_large,
 )
-from pytest_gpuenergy.engine.seeds import SEEDS, drawings_of, drawn_seed
+from pytest_gpuenergy.engine.seeds import SEEDS, drawings_near, drawings_of, drawn_seed
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import (
@@ -52,7 +52,7 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
-_FORMAT = 10
+_FORMAT = 11
 """The version of cached results, to be increased when verification changes."""
 
 _CASES_AT_ONCE = 3
@@ -116,7 +116,9 @@ def verify_on_device(
     for subject in (workload, *workload.twins):
         subject_seeds = all_seeds if subject is workload else all_seeds[:1]
         drawings = drawings_of(subject_seeds, subject, kernel if near_literals else None)
-        subject_errors = _errors(device, kernel, subject, drawings, timeout_s, kept, measured)
+        subject_errors = _errors(
+            device, kernel, subject, drawings, timeout_s, kept, measured, near_literals
+        )
         errors += subject_errors if subject is workload else []
     bound = workload.error_bound
     result = Correctness(
@@ -157,7 +159,9 @@ def _errors(
     timeout_s: float,
     kept: KeptCases | None,
     measured: bool,
+    near_literals: bool,
 ) -> list[ErrorBound]:
+    make_case = case_of if kept is None else kept.case_of
     job = Job.of(kernel, workload, seed=drawings[0].seed, timeout_s=timeout_s)
     errors = []
     with (
@@ -165,7 +169,16 @@ def _errors(
         seeded_arenas(workload, job.seed, device.arrays) as arenas,
         device.load(job, arenas) as loaded,
     ):
-        for run, (drawing, case) in enumerate(zip(drawings, cases, strict=True)):
+
+        def runs() -> Iterator[tuple[Drawing, Future[Case]]]:
+            yield from zip(drawings, cases, strict=True)
+            if near_literals:
+                for drawing in drawings_near(loaded.thresholds, drawings, workload):
+                    case: Future[Case] = Future()
+                    case.set_result(make_case(workload, drawing, device.arrays))
+                    yield drawing, case
+
+        for run, (drawing, case) in enumerate(runs()):
             if run:
                 _refill(arenas, case.result().inputs, poisoned=run != _UNPOISONED_RUN)
             bounds = job.io.bounds
@@ -322,16 +335,30 @@ def _cache_path(
 
 
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
-    """Refuse tensor cores where the workload does not allow them.
+    """Refuse tensor cores where the workload does not allow them, or not with these types.
 
-    A library's machine code cannot be searched, so the library is trusted to comply.
+    Sums are in float32 in all workloads that declare types of operands. A library's machine code
+    cannot be searched, so the library is trusted to comply.
 
     Raises:
-        KernelFault: the machine code uses tensor cores, or the kernel does not compile.
+        KernelFault: the machine code uses tensor cores so, or the kernel does not compile.
     """
-    if workload.allows_tensor_cores:
+    allowed = workload.operand_types
+    if workload.allows_tensor_cores and allowed is None:
         return
-    if instructions := device.tensor_core_instructions(Job.of(kernel, workload)):
+    instructions = device.tensor_core_instructions(Job.of(kernel, workload))
+    if workload.allows_tensor_cores and allowed is not None:
+        named = (name.split(".") for name in sorted(instructions) if name.count(".") == 2)
+        wrong = [".".join(n) for n in named if n[1] != "F32" or n[2] not in allowed]
+        if wrong:
+            raise KernelFault(
+                "correctness",
+                f"The machine code has instructions for tensor cores ({', '.join(wrong)}) with "
+                f"other types than {workload.name} declares: sums in F32 of operands in "
+                f"{' or '.join(sorted(allowed))}.",
+            )
+        return
+    if instructions:
         raise KernelFault(
             "correctness",
             "The machine code has instructions for tensor cores "

@@ -38,6 +38,7 @@ from .kernel_files import (
 )
 from .kernel_kinds import (
     LIBRARY_ENTRIES as LIBRARY_ENTRIES,
+    TRITON_MODULES as TRITON_MODULES,
     CudaProgram as CudaProgram,
     Headers as Headers,
     KernelConstant as KernelConstant,

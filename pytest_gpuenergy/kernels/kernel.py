@@ -55,7 +55,10 @@ class Launch:
     """One entry of the source with its launch geometry.
 
     ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters;
-    ``shared_bytes`` is the dynamic shared memory of a block.
+    ``shared_bytes`` is the dynamic shared memory of a block. With ``early``, blocks may begin while
+    the launch before it ends, so that it costs less to begin: its threads wait for the results by
+    ``griddepcontrol.wait`` (PTX ISA, sm_90; CUDA C++ Programming Guide, "Programmatic Dependent
+    Launch").
 
     Raises:
         InputError: the entry is not the name of a function, or a size is out of range.
@@ -66,6 +69,7 @@ class Launch:
     block: Dim3
     arguments: tuple[str, ...]
     shared_bytes: int = 0
+    early: bool = False
 
     def __post_init__(self) -> None:
         if not is_entry(self.entry):
@@ -261,6 +265,9 @@ class Kernel(AnyKernel):
     @property
     def content(self) -> Mapping[str, object]:
         launches = [asdict(launch) for launch in self.launches]
+        for launch in launches:
+            if not launch["early"]:  # most are not, and keep their digest
+                del launch["early"]
         maps = [one.content for one in self.tensor_maps]
         return {
             "source": self.source,

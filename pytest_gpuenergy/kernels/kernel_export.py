@@ -47,8 +47,6 @@ _TYPES = {
     "int64": "long long",
 }
 """The types of the driver's ``Type``, in C++."""
-_DEFAULT_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory available to a launch by default (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True)
@@ -238,12 +236,9 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
             lists += [one.im2col.lower, one.im2col.upper, (1, *one.im2col.strides, 1)]
         sizes = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in lists)
         function = "tensor_map" if one.im2col is None else "im2col_map"
-        address = pointers[one.tensor]
-        if one.offset_bytes:
-            address = f"reinterpret_cast<char*>({address}) + {one.offset_bytes}"
         swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
         statements.append(
-            f"  const CUtensorMap {one.name} = {function}({address}, "
+            f"  const CUtensorMap {one.name} = {function}({pointers[one.tensor]}, "
             f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()},\n"
             f"      {sizes}, CU_TENSOR_MAP_SWIZZLE_{swizzle});"
         )
@@ -261,7 +256,8 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
             f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, "
             f"stream>>>(\n      {arguments});"
         )
-        if launch.shared_bytes > _DEFAULT_SHARED_BYTES:
+        # Without this, static and dynamic shared memory together are limited to 48 KiB.
+        if launch.shared_bytes:
             attributes += (
                 f"  if (cudaError_t status = cudaFuncSetAttribute((const void*)::{launch.entry},\n"
                 f"          cudaFuncAttributeMaxDynamicSharedMemorySize, {launch.shared_bytes})) "

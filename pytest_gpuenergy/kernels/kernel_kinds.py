@@ -20,6 +20,10 @@ _MAX_WARPS = 32
 """The most warps of a block: 1024 threads."""
 
 
+TRITON_MODULES = ("triton", "torch")
+"""The Python modules that run Triton functions."""
+
+
 @dataclass(frozen=True)
 class TritonKernel(AnyKernel):
     """A function in a Python module, decorated with ``triton.jit``.
@@ -90,7 +94,7 @@ class TritonKernel(AnyKernel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return ("triton", "torch")
+        return TRITON_MODULES
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuenergy.engine import best_of
-from pytest_gpuenergy.kernels import Kernel, LibraryCall, Origin, RankedKernel
+from pytest_gpuenergy.kernels import (
+    LIBRARY_ENTRIES,
+    TRITON_MODULES,
+    Kernel,
+    LibraryCall,
+    Origin,
+    RankedKernel,
+)
 from pytest_gpuenergy.support import FormError, InputError, KernelFault, UnavailableError, is_file
 from pytest_gpuenergy.tuners.gemm.cutlass_configurations import configuration_named
 from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
@@ -332,6 +339,13 @@ CONTENDERS: Mapping[str, Callable[[Any, ContenderSetup], AnyKernel]] = {
 They take a workload of a kind that `CONTENDERS_IN` has them for. They raise `UnavailableError` if
 they have no kernel here; any other error is a failure.
 """
+
+CONTENDER_MODULES: Mapping[str, tuple[str, ...]] = {
+    "triton": TRITON_MODULES,
+    "cublas": LIBRARY_ENTRIES["cublasLt.matmul"].modules,
+    "cudnn": LIBRARY_ENTRIES["cudnn.convolution"].modules,
+}
+"""The Python modules that a contender's kernels need on a real GPU; the others' need none."""
 
 CONTENDERS_IN: Mapping[str, tuple[str, ...]] = {
     Gemm.kind: ("template", "tvm", "triton", "cublas", "cutlass", CUTLASS_PROFILER),

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,8 @@ _SHORT_BITS = 7
 _ODD = np.array([1, 3, 5, 7, 9, 11, 21, 43, 85, 127, 171, 255], dtype=np.float64)
 _SPARSE_ROWS = 0.5
 _OF_SLICES = 4
+_WIDE, _OCTAVES = 1 << 16, 512
+"""The width of a range from which on integers of every length are drawn, and how many different."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _TAIL = 32
 _PLACES = 7
@@ -143,11 +145,37 @@ def draw_edges(
         values = palette.quiet(shape)
     else:
         values = generator.integers(low, high, shape, dtype=kind.type, endpoint=True)
+        if high - low > _WIDE:
+            _plant(generator, values, _octaves(generator, kind, low, high))
         special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
         _plant(generator, values, np.array(special, dtype=kind))
         _plant(generator, values, _whole_near(kind, low, high, edges))
     _put_slices(generator, values, palette, edges, starts)
     return values
+
+
+def _octaves(generator: np.random.Generator, kind: np.dtype[Any], low: int, high: int) -> Array:
+    """Return integers that a uniform drawing of a wide range does not contain.
+
+    They have any number of digits, or of zeros or ones at their ends. Some are the bits of ordinary
+    floating-point numbers with as few digits: kernels take numbers apart, and rounding meets ties.
+    """
+    bits = 8 * kind.itemsize
+    wide = generator.integers(1 << 63, size=_OCTAVES, dtype=np.uint64) << np.uint64(1)
+    words = wide >> np.uint64(64 - bits)
+    places = generator.integers(bits, size=_OCTAVES).astype(np.uint64)
+    ends = (np.uint64(1) << places) - np.uint64(1)
+    short, round_, odd = words >> places, words & ~ends, words | ends
+    if bits in (16, 32, 64):
+        real = np.dtype(f"f{kind.itemsize}")
+        drawn = generator.standard_normal(_OCTAVES) * np.exp2(generator.uniform(-8, 8, _OCTAVES))
+        round_[::2] = (drawn.astype(real).view(f"u{kind.itemsize}").astype(np.uint64) & ~ends)[::2]
+    numbers = [
+        number - (1 << bits) if low < 0 and number >> (bits - 1) else number
+        for number in np.concatenate([short, round_, odd]).tolist()
+    ]
+    numbers += [-number for number in short.tolist() if low < 0]
+    return np.array([number for number in numbers if low <= number <= high], dtype=kind)
 
 
 def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array:
@@ -162,6 +190,14 @@ def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array
     return np.array(inside, dtype=kind)
 
 
+def end_of_range(uniform: int, *, first: bool) -> Literal[-1, 1]:
+    """Return the end of its range at which a uniform drawing has a tensor's values.
+
+    Sums of products of two tensors are then all close to their lowest value, or to their highest.
+    """
+    return 1 if uniform == UNIFORM_FLOATS[2] or first == (uniform == UNIFORM_FLOATS[0]) else -1
+
+
 def _uniform_floats(
     generator: np.random.Generator,
     own: tuple[float, float] | None,
@@ -171,10 +207,14 @@ def _uniform_floats(
     """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary.
 
     With 8 they are positive: all may be added to one place, and the sum must not be zero by chance.
+    Values in a range of their own are all near one of its ends, by `Edges.sign`.
     """
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
-        return values
+        if edges.uniform not in UNIFORM_FLOATS:
+            return values
+        part = generator.uniform(1 / 256, 1 / 8, shape)
+        return own[0] + (own[1] - own[0]) * (1 - part if edges.sign > 0 else part)
     if edges.uniform == 1:
         return values * 2.0 ** _TINY[0]
     if edges.uniform == 2:

@@ -29,6 +29,13 @@ _TYPES: Mapping[Mode, ElementType] = {
     "e5m2": "float8_e5m2",
 }
 """The element type in modes that name one; it is float32 in all others."""
+_OPERANDS: Mapping[Mode, frozenset[str]] = {
+    "3xtf32": frozenset({"TF32", "BF16"}),
+    "tf32": frozenset({"TF32"}),
+    "float16": frozenset({"F16", "TF32"}),
+    "bfloat16": frozenset({"BF16", "TF32"}),
+}
+"""The types to which a kernel may convert operands: those of the elements, or of parts of them."""
 _TF32_TRUNCATION = 2.0**-10
 """Largest relative change of a float32 number whose lower 13 bits are ignored (PTX ISA, ``mma``:
 operands of type ``.tf32``)."""
@@ -93,6 +100,11 @@ class SumsOfProducts(Workload):
     def allows_tensor_cores(self) -> bool:
         """In all modes but float32, which is for CUDA cores."""
         return self.mode != "float32"
+
+    @property
+    def operand_types(self) -> frozenset[str] | None:
+        """The types of operands that tensor cores may have, as in names of their instructions."""
+        return _OPERANDS.get(self.mode)
 
 
 class ExactTwin(SumsOfProducts):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.edges import Edges, draw_edges
+from pytest_gpuenergy.workloads.edges import Edges, draw_edges, end_of_range
 from pytest_gpuenergy.workloads.inputs import NORMAL, beginning, draw_from, repeated
 from pytest_gpuenergy.workloads.number_types import (
     Array,
@@ -220,6 +220,11 @@ class Workload(ABC):
         """Whether a kernel may use them: a workload may declare a precision that excludes them."""
         return True
 
+    @property
+    def operand_types(self) -> frozenset[str] | None:
+        """The types of operands that a kernel may use on tensor cores; None: any."""
+        return None
+
     def is_judged_by_element(self, _tensor: Tensor) -> bool:
         """Return whether errors of an output are also judged by element where it has a wide range.
 
@@ -307,12 +312,15 @@ class Workload(ABC):
 
     def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
         free = [tensor.name for tensor in self.inputs if tensor.name not in self.ranges][:1]
+        limited = [tensor.name for tensor in self.inputs if tensor.name in self.ranges][:1]
 
         def draw(one: Tensor, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
             own = self.ranges.get(one.name)
             if edges is None:
                 return _draw(generator, one.dtype, own or self.distribution, shape)
             mine = edges if one.name in free else replace(edges, sign=0)
+            if own is not None and edges.uniform:
+                mine = replace(edges, sign=end_of_range(edges.uniform, first=one.name in limited))
             return draw_edges(generator, one.dtype, own, mine, shape)
 
         streams = np.random.SeedSequence(seed).spawn(len(self.inputs))

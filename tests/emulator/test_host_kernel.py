@@ -329,3 +329,53 @@ def test_an_access_in_a_run_with_too_many_for_a_check_is_found(device, monkeypat
     body, told = RARE[name]
     with pytest.raises(KernelFault, match=told):
         verified(device, (1 << 14) + more, body)
+
+
+THRESHOLDS = """
+__device__ const float table[3] = {{0.7f, 1.3f, 2.9f}};
+__global__ void k(const float* x, float* y, int n) {{
+  int i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= n) return;
+  float v = x[i], limit = {limit};
+  y[i] = {condition} ? 0.0f : 2.0f * v;
+}}"""
+
+
+def compared(limit: str, condition: str) -> tuple[Kernel, Contract]:
+    """A kernel that is wrong only where ``condition`` holds of its ``limit``."""
+    text = THRESHOLDS.format(limit=limit, condition=condition)
+    tensors = (Tensor("x", (3000,), "float32", "input"), Tensor("y", (3000,), "float32", "output"))
+    workload = Contract(
+        "compared",
+        tensors,
+        lambda inputs: {"y": 2 * inputs["x"]},
+        values=(Scalar("n", "int32", 3000),),
+    )
+    return Kernel(text, (Launch("k", (12, 1, 1), (256, 1, 1), ("x", "y", "n")),)), workload
+
+
+@pytest.mark.parametrize(
+    ("limit", "condition"),
+    [
+        ("powf(3.7f, 2.1f)", "v > limit && v < limit * 1.0001f"),
+        ("sqrtf((float)n) * 0.77f", "v == limit"),
+        ("__int_as_float(0x421e0419)", "v == limit"),
+    ],
+)
+def test_a_threshold_that_the_text_computes_is_tried(device, limit, condition):
+    with raises("correctness", "of y .* wrong"):
+        verify_on_device(device, *compared(limit, condition), drawn=3)
+
+
+def test_a_kernel_that_is_right_on_both_sides_of_its_threshold_passes(device):
+    kernel, workload = compared("sqrtf((float)n) * 0.77f", "v >= limit && v != v")
+    verify_on_device(device, kernel, workload, drawn=3)
+    with (
+        seeded_arenas(workload, 0) as arenas,
+        device.load(job_of(kernel, {"n": workload.values[0]}), arenas) as loaded,
+    ):
+        loaded.run()
+        assert not loaded.thresholds  # the first run is checked, and its result may be cached
+        loaded.run(order_seed=1)
+        found = [each.value for each in loaded.thresholds if each.real]
+    assert found == [pytest.approx(3000**0.5 * 0.77, rel=1e-6)]

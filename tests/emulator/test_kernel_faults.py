@@ -313,7 +313,6 @@ def test_a_heap_that_is_used_up_gives_null(run_orders):
          "__cluster_dims__ that depends on a template"),
         ("__global__ void __cluster_dims__(2) k();\n__global__ void k() {}",
          "__cluster_dims__ that depends on a template, or is not at the definition"),
-        ("__global__\nvoid __maxnreg__(32) k() {}", "__maxnreg__, a limit of registers"),
         ("\ntexture<float, 2> t; __global__ void k() { t; }", "textures and surfaces"),
         ("__global__ void k(cudaTextureObject_t t, float* y) {\n y[0] = tex2D<float>(t, 0, 1); }",
          "textures and surfaces"),

@@ -40,6 +40,15 @@ def _extracted(x, y, z, signed):
     return _signed(field, length) if signed else field
 
 
+def _limited(x):
+    return min(max(_signed(x), -128), 127)
+
+
+def _carried(low, carry):
+    """What `low + carry` leaves in a word, plus the carry out of it."""
+    return (low + carry & ALL) + (low + carry >> 32)
+
+
 def _inserted(x, y, z):
     place, length = z & 255, z >> 8 & 255
     field = (2**length - 1 << place) & ALL
@@ -81,6 +90,30 @@ WHOLE = {
     "brev.b32 %0, %1;": lambda v: int(f"{v.x:032b}"[::-1], 2),
     "dp4a.u32.u32 %0, %1, %2, %3;": lambda v: v.z + sum(
         a * b for a, b in zip(_bytes(v.x), _bytes(v.y), strict=True)
+    ),
+    "sad.u32 %0, %1, %2, %3;": lambda v: v.z + abs(v.x - v.y),
+    "mul24.lo.u32 %0, %1, %2;": lambda v: (v.x & 0xFFFFFF) * (v.y & 0xFFFFFF),
+    "mad24.lo.s32 %0, %1, %2, %3;": lambda v: _signed(v.x, 24) * _signed(v.y, 24) + v.z,
+    "slct.b32.s32 %0, %1, %2, %3;": lambda v: v.x if _signed(v.z) >= 0 else v.y,
+    "cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;": lambda v: (
+        v.z << 16 | (_limited(v.x) & 255) << 8 | _limited(v.y) & 255
+    ),
+    # The upper words of sums and products of 64 bits, by the carry flag.
+    "{ .reg .u32 l; add.cc.u32 l, %1, %2; addc.u32 %0, %3, 0; }": (
+        lambda v: v.z + (v.x + v.y >> 32)
+    ),
+    "{ .reg .u32 l; sub.cc.u32 l, %1, %2; subc.u32 %0, %3, 5; }": (
+        lambda v: v.z - 5 - (v.x < v.y)
+    ),
+    "{ .reg .u32 l, m; add.cc.u32 l, %1, %2; addc.cc.u32 m, %2, %3; addc.u32 %0, 0, 7; }": (
+        lambda v: 7 + (v.y + v.z + (v.x + v.y >> 32) >> 32)
+    ),
+    "{ .reg .u32 l; mad.lo.cc.u32 l, %1, %2, %3; madc.hi.u32 %0, %1, %2, 3; }": (
+        lambda v: (v.x * v.y + v.z >> 32) + 3
+    ),
+    "{ .reg .u32 l, h; mad.hi.cc.u32 h, %1, %2, %3; madc.lo.cc.u32 l, %1, %1, 0;"
+    " addc.u32 %0, l, 0; }": (
+        lambda v: _carried(v.x * v.x & ALL, (v.x * v.y >> 32) + v.z >> 32)
     ),
     "div.u32 %0, %1, %2;": lambda v: v.x // v.y if v.y else ALL,
     "rem.u32 %0, %1, %2;": lambda v: v.x % v.y if v.y else v.x,

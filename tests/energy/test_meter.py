@@ -540,6 +540,19 @@ def test_heating_goes_on_while_it_narrows_what_is_possible():
     assert 35 < now_s < 40
 
 
+@pytest.mark.parametrize(("pause_s", "more_s"), [(0.5, 0), (MIN_PAUSE_S + 1.0, 5)])
+def test_a_run_after_a_long_heat_up_knows_what_heat_is_worth(pause_s, more_s):
+    wide = Settling(60.0, 60.2, 3.0, 3.0, 0.004, 0.001)
+    preheat = Preheat(60.0, lambda _: None)
+    first_s = seconds(preheat, wide)
+    preheat.paused(pause_s)
+    begin_s = first_s + pause_s
+    for later_s in range(20):
+        if not preheat.goes_on(begin_s + later_s, wide):
+            break
+    assert later_s == more_s
+
+
 def test_the_seconds_are_for_all_runs_together():
     preheat = Preheat(20.0, lambda _: None)
     assert [seconds(preheat), seconds(preheat)] == [20, 0]

@@ -445,7 +445,7 @@ class NotedHeater:
 def test_a_card_is_heated_while_its_kernel_is_verified_but_not_measured(device, monkeypatch):
     events: list[str] = []
     monkeypatch.setattr(device, "heater", lambda: NotedHeater(events))
-    for name in ("compile", "load", "repeat"):
+    for name in ("compile", "repeat"):
         plain = getattr(device, name)
 
         def noted(*arguments: Any, plain: Any = plain, name: str = name) -> Any:
@@ -455,6 +455,6 @@ def test_a_card_is_heated_while_its_kernel_is_verified_but_not_measured(device, 
         monkeypatch.setattr(device, name, noted)
     measurement = Harness(device).measure_kernel(conv(), SMALL, SUBJECT)
     assert measurement.measured
-    order = [events.index(name) for name in ("load", "heated", "repeat")]
+    order = [events.index(name) for name in ("compile", "heated", "repeat")]
     assert order == sorted(order)
-    assert events.index("heat") < events.index("heated")
+    assert "heat" in events[: events.index("repeat")]

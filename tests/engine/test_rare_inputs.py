@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from points import each_once
 from python_kernels import KERNEL, PythonDevice
 
+from pytest_gpuenergy.devices import Threshold
 from pytest_gpuenergy.engine import drawings_of, verify_on_device
 from pytest_gpuenergy.kernels import Kernel, TritonKernel
 from pytest_gpuenergy.record import Correctness
@@ -104,6 +105,79 @@ def test_an_input_just_below_and_above_a_number_in_the_text_is_tried():
     near = {float(v) for v in np.unique(np.abs(np.concatenate(seen))) if 4.2499 < v < 4.2501}
     assert 4.25 in near
     assert min(near) < 4.25 < max(near)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "threshold", "near"),
+    [
+        ("float32", Threshold(61.375, True), True),
+        ("float32", Threshold(-61.375, True), True),
+        ("float32", Threshold(613750.0, False), False),  # an index
+        ("int32", Threshold(613750.0, False), True),
+        ("int32", Threshold(0.3, True), False),
+    ],
+)
+def test_values_near_what_a_kernel_compares_with_are_tried(dtype, threshold, near):
+    seen = []
+
+    def body(x, y):
+        seen.append(x.copy())
+        y[...] = x
+
+    workload = contract(lambda x: 1 * x, (4096,), (4096,), dtype)
+    device = PythonDevice(body, thresholds=[threshold])
+    verify_on_device(device, KERNEL, workload, drawn=3)
+    sizes = np.abs(np.concatenate(seen).astype(float))
+    found = sizes[np.isclose(sizes, abs(threshold.value), rtol=1e-5)]
+    assert (len(set(found)) >= 3) == near
+    without = PythonDevice(body)
+    verify_on_device(without, KERNEL, workload, drawn=3)
+    assert device.runs == without.runs + 2 * near
+
+
+def test_a_threshold_that_is_in_the_text_takes_no_further_run():
+    workload = contract(lambda x: x, (4096,), (4096,))
+    runs = []
+    for thresholds in ((), [Threshold(0.1 + 1e-9, True), Threshold(1.0, True)]):
+        device = PythonDevice(lambda x, y: y.__setitem__(..., x), thresholds=thresholds)
+        verify_on_device(device, replace(KERNEL, source="v > 0.1f"), workload, drawn=3)
+        runs.append(device.runs)
+    assert runs[0] == runs[1]
+
+
+def test_integers_of_every_length_are_tried():
+    """No uniform drawing has a high half of zero, or low bits that are a tie of a rounding."""
+    seen = []
+    workload = contract(lambda x: 1 * x, (2000,), (2000,), "uint64")
+    verified(workload, lambda x: seen.append(x.copy()) or x)
+    values = np.concatenate(seen)
+    lengths = {int(value).bit_length() for value in np.unique(values)}
+    assert len(lengths) > 50
+    ends = {(int(value) & -int(value)).bit_length() for value in np.unique(values)}
+    assert len(ends) > 40
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_two_tensors_are_all_close_to_the_ends_of_their_ranges(sign):
+    """So that scores are all far below 0, where a maximum that starts at 0 makes weights vanish."""
+    tensors = [Tensor(name, (8, 32), "float32", "input") for name in ("q", "k")]
+    tensors.append(Tensor("y", (8,), "float32", "output"))
+    ranges = {"q": (-6.0, 6.0), "k": (-6.0, 6.0)}
+    seen = []
+
+    def body(q, k, y):
+        y[...] = (q * k).sum(axis=1)
+        seen.append(y.copy())
+
+    workload = Contract(
+        "scores",
+        tuple(tensors),
+        lambda inputs: {"y": (inputs["q"] * inputs["k"]).sum(axis=1)},
+        init=ranges,
+        reduction_length=32,
+    )
+    verify_on_device(PythonDevice(body), KERNEL, workload, drawn=3)
+    assert any((sign * scores > 600).all() for scores in seen)
 
 
 def test_numbers_in_the_text_of_a_triton_function_count():

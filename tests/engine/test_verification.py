@@ -71,6 +71,7 @@ class FakeLoaded:
     device: FakeDevice
     arenas: Mapping[str, Arena]
     timeout_s: float
+    thresholds = ()
 
     def run(self, order_seed: int = 0) -> None:
         self.device.calls.append((order_seed, self.timeout_s))
@@ -634,6 +635,35 @@ def test_float32_is_not_computed_on_tensor_cores(device):
     assert fault.value.outcome == "correctness"
     assert "instructions for tensor cores (mma), but g is declared as float32" in str(fault.value)
     assert "declare mode=3xtf32" in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "instruction", "right"),
+    [
+        ("3xtf32", "HGMMA.F32.TF32", True),
+        ("3xtf32", "HMMA.F32.BF16", True),
+        ("3xtf32", "HMMA.F32.F16", False),
+        ("tf32", "HMMA.F32.TF32", True),
+        ("tf32", "HGMMA.F32.F16", False),
+        ("tf32", "DMMA", True),
+        ("float16", "HGMMA.F32.F16", True),
+        ("float16", "HGMMA.F16.F16", False),
+        ("float16", "HMMA.F32.BF16", False),
+        ("bfloat16", "HMMA.F32.BF16", True),
+        ("bfloat16", "HMMA.F32.F16", False),
+    ],
+)
+def test_tensor_cores_have_the_types_of_the_mode(device, monkeypatch, mode, instruction, right):
+    gemm = Gemm("g", 8, 8, 8, mode=mode)
+    kernel = ON_TENSOR_CORES.kernel(gemm)
+    kernel = replace(kernel, source=f"{kernel.source}// {instruction}")  # not verified before
+    monkeypatch.setattr(device, "tensor_core_instructions", lambda _: frozenset({instruction}))
+    if right:
+        verify_on_device(device, kernel, gemm, seeds=SEEDS[:1])
+        return
+    words = rf"\({instruction}\) with other types than g declares: sums in F32"
+    with pytest.raises(KernelFault, match=words):
+        verify_on_device(device, kernel, gemm)
 
 
 @pytest.mark.slow

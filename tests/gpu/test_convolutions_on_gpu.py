@@ -43,7 +43,8 @@ SHAPES = {
 }
 TRIED = 3
 """The kernels of each convolution that are verified: those that a search tries first."""
-INSTRUCTIONS = {"implicit": {"HGMMA"}, "implicit_mma": {"HMMA"}}
+INSTRUCTIONS = {"implicit": "HGMMA", "implicit_mma": "HMMA"}
+TYPES = {"3xtf32": "TF32", "tf32": "TF32", "float16": "F16", "bfloat16": "BF16"}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,15 @@ def test_machine_code_shows_which_tensor_cores_are_used(gpu, template, mode, lay
     if not kind.suits(card_resources(gpu)):
         pytest.skip(f"the template {template} has no kernels for this card")
     kernel = next(iter(kind.fitting(conv, card_resources(gpu)))).kernel(conv)
-    assert gpu.tensor_core_instructions(Job.of(kernel, conv)) == INSTRUCTIONS[template]
+    (found,) = gpu.tensor_core_instructions(Job.of(kernel, conv))
+    assert found == f"{INSTRUCTIONS[template]}.F32.{TYPES[mode]}"
+
+
+def test_other_types_than_the_mode_declares_are_refused(gpu):
+    conv = Conv2d.of("odd", *SHAPES["odd"], mode="float16")
+    kernel = tried(gpu, conv)[0].kernel(conv)
+    with pytest.raises(KernelFault, match=r"F32\.F16\) with other types than odd declares"):
+        verify_on_device(gpu, kernel, conv.varied(mode="bfloat16"))
 
 
 def tried(gpu: Device, conv: Conv2d) -> list[TemplateParameters[Conv2d]]:
@@ -107,6 +116,6 @@ def test_tensor_cores_are_refused_in_float32(gpu):
     conv = Conv2d.of("odd", *SHAPES["odd"], mode="3xtf32")
     kernel = tried(gpu, conv)[0].kernel(conv)
     with pytest.raises(
-        KernelFault, match=r"tensor cores \(HG?MMA\), but odd is declared as float32"
+        KernelFault, match=r"tensor cores \(HG?MMA\..*\), but odd is declared as float32"
     ):
         verify_on_device(gpu, kernel, conv.varied(mode="float32"))

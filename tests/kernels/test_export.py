@@ -122,11 +122,11 @@ def test_the_header_has_every_parameter_and_tensor(tmp_path):
     assert f'{{"output", Type::float32, {4 * 36}, true, {bounds}}}' in header
 
 
-def test_large_dynamic_shared_memory_is_asked_for(tmp_path):
-    small, large = with_launch(shared_bytes=48 << 10), with_launch(shared_bytes=65536)
-    assert "cudaFuncSetAttribute" not in exported(small, tmp_path, "launch.cu")
-    source = exported(large, tmp_path, "launch.cu")
-    assert "MaxDynamicSharedMemorySize, 65536)" in source
+def test_dynamic_shared_memory_is_asked_for(tmp_path):
+    none, some = with_launch(shared_bytes=0), with_launch(shared_bytes=48 << 10)
+    assert "cudaFuncSetAttribute" not in exported(none, tmp_path, "launch.cu")
+    source = exported(some, tmp_path, "launch.cu")
+    assert "MaxDynamicSharedMemorySize, 49152)" in source
 
 
 def test_a_workspace_is_allocated_and_passed(tmp_path):

@@ -20,6 +20,7 @@ from pytest_gpuenergy.devices.cuda.cublaslt import (
     offered_algorithms,
 )
 from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
+from pytest_gpuenergy.devices.cuda.driver import launch_early
 from pytest_gpuenergy.kernels import (
     CudaProgram,
     Job,
@@ -80,7 +81,8 @@ def _bind_cuda(
     module.load_file(str(binary.path))
     functions = [module.get_function(binary.symbols[launch.entry]) for launch in kernel.launches]
     for function, launch in zip(functions, kernel.launches, strict=True):
-        if launch.shared_bytes > 48 * 1024:
+        # Without this, static and dynamic shared memory together are limited to 48 KiB.
+        if launch.shared_bytes:
             attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
     # The driver then refuses a launch of more blocks than the card can hold at once.
@@ -101,6 +103,12 @@ def _bind_cuda(
         def enqueue() -> None:
             for function, launch, arguments in plan:
                 shared_bytes = launch.shared_bytes
+                if launch.early:
+                    stream = cupy.cuda.get_current_stream().ptr
+                    launch_early(
+                        function.ptr, launch.grid, launch.block, shared_bytes, stream, arguments
+                    )
+                    continue
                 function(launch.grid, launch.block, arguments, shared_mem=shared_bytes, **options)
 
         return enqueue
@@ -432,7 +440,7 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
-        ctypes.c_void_p(address + tensor_map.offset_bytes),
+        ctypes.c_void_p(address),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
         *box,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from pytest_gpuenergy.devices.device import (
     Launches,
     Loaded,
     Repeater,
+    Threshold,
     Timeline,
 )
 from pytest_gpuenergy.devices.discovery import FoundGpu, has_context
@@ -89,7 +90,9 @@ class CudaDevice(Device):
             )
         self._compilers = CompilerPools(self.architecture)
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
+        self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
+        self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open)
@@ -139,6 +142,7 @@ class CudaDevice(Device):
                     )
                 return frozenset().union(*map(tensor_core_instructions, cubins))
             return tensor_core_instructions(content, binary.symbols.values())
+        self._leave_other_imports(job.kernel.modules)
         codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
         return frozenset().union(
             *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
@@ -157,6 +161,7 @@ class CudaDevice(Device):
 
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
         self._binary(call)  # raises if it is refused
+        self._leave_other_imports(call.modules)
         calls: tuple[LibraryCall, ...] = self._use(_OFFER_TIMEOUT_S, "offered", call, io)
         return calls
 
@@ -165,7 +170,9 @@ class CudaDevice(Device):
         kernel = _WorkerKernel(
             self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
         )
-        self._next_worker.start()  # for the measurement that follows, see `repeat`
+        self._leave_other_imports(job.kernel.modules)
+        # For the measurement that follows, see `repeat`; it may take place in this worker.
+        self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
         try:
             yield kernel
         finally:
@@ -174,11 +181,16 @@ class CudaDevice(Device):
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
         binary = self._compiled(job, arenas)
+        self._leave_other_imports(job.kernel.modules)
         if job.apart and self._worker_has_repeated:
+            self._forgo_imports(job.kernel.modules)
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
-            self._next_worker.start()  # imports CuPy in the meantime; does not use the GPU yet
+            # It imports CuPy, and these, in the meantime, and does not use the GPU yet.
+            self._ready_next_worker(self._expected_modules)
+        elif modules := job.kernel.modules:  # of one kernel of many, one of which is then measured
+            self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
             yield _WorkerRepeater(self, job.timeout_s)
@@ -188,13 +200,14 @@ class CudaDevice(Device):
             elif self._worker.pid is not None:
                 self._call(job.timeout_s, "unload")
 
+    def expect_modules(self, modules: Sequence[str]) -> None:
+        self._expected_modules = tuple(modules)
+
     def heater(self) -> Heater | None:
         return _WorkerHeater(self) if self._shares_memory else None
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        if not self._next_imports <= {*modules}:  # an imported PyTorch changes how kernels run
-            self._next_worker.kill()
-            self._next_worker = self._new_worker()
+        self._forgo_imports(modules)
         self._renew_worker()
         self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
         self._next_worker.start()  # as in `repeat`
@@ -283,10 +296,30 @@ class CudaDevice(Device):
             return False
         return can
 
+    def _ready_next_worker(self, modules: Sequence[str]) -> None:
+        """Have the next worker import exactly these modules, without waiting for it."""
+        if self._next_imports != frozenset(modules):
+            self._next_worker.kill()
+            self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
+        self._next_worker.start()
+
+    def _leave_other_imports(self, modules: Sequence[str]) -> None:
+        """Run the next kernel in another process if this one has imported more than it needs."""
+        if not self._worker_imports <= frozenset(modules):
+            self._forgo_imports(modules)
+            self._renew_worker()
+
+    def _forgo_imports(self, modules: Sequence[str]) -> None:
+        """Replace the next worker if it imports more: PyTorch changes how other kernels run."""
+        if not self._next_imports <= frozenset(modules):
+            self._next_worker.kill()
+            self._next_worker, self._next_imports = self._new_worker(), frozenset()
+
     def _renew_worker(self) -> None:
         # The old worker first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
+        self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
@@ -329,6 +362,11 @@ class _WorkerKernel:
         self._timeout_s = timeout_s
         self._subject = subject
         self._opened_in: int | None = None  # process ID of the worker
+
+    @property
+    def thresholds(self) -> Collection[Threshold]:
+        """None: the hardware tells of no comparison."""
+        return ()
 
     def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
         if self._opened_in is None:

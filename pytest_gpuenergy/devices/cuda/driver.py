@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytest_gpuenergy.support import KernelFault
 
 _LIMIT_PERSISTING_L2_CACHE_SIZE = 6  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE, cuda.h
 
@@ -30,6 +35,73 @@ def reset_persisting_l2(*, disable: bool = False) -> None:
     if disable:
         _call("cuCtxSetLimit", _LIMIT_PERSISTING_L2_CACHE_SIZE, ctypes.c_size_t(0))
     _call("cuCtxResetPersistingL2Cache")
+
+
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute`` of cuda.h, with a value that is a number."""
+
+    _fields_ = (("id", ctypes.c_int), ("value", ctypes.c_int * 17))
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig`` of cuda.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # of CUlaunchAttributeID, cuda.h
+
+
+def launch_early(
+    function: int,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared_bytes: int,
+    stream: int,
+    arguments: Sequence[object],
+) -> None:
+    """Launch a kernel whose blocks may begin while the launch before it on the stream ends.
+
+    Args:
+        function: the ``CUfunction``.
+        grid: the number of blocks.
+        block: the number of threads of a block.
+        shared_bytes: the dynamic shared memory of a block.
+        stream: the ``CUstream``.
+        arguments: arrays of CuPy, of which the kernel gets the address, and numbers and records of
+            NumPy.
+
+    Raises:
+        KernelFault: the driver refuses it, or is too old.
+    """
+    launch = getattr(_driver(), "cuLaunchKernelEx", None)
+    if launch is None:
+        raise KernelFault(
+            "constraints", "Early launches need a driver of CUDA 12 or later: update it."
+        )
+    values = [
+        np.asarray(argument.data.ptr, np.uint64)
+        if hasattr(argument, "data") and hasattr(argument.data, "ptr")
+        else np.asarray(argument)
+        for argument in arguments
+    ]
+    parameters = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
+    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
+    attribute.value[1] = 1  # behind the padding that aligns it
+    three = ctypes.c_uint * 3
+    configuration = _Configuration(
+        three(*grid), three(*block), shared_bytes, stream, ctypes.pointer(attribute), 1
+    )
+    status = launch(ctypes.byref(configuration), ctypes.c_void_p(function), parameters, None)
+    if status:
+        raise KernelFault("runtime", f"The driver refuses an early launch (error {status}).")
 
 
 def _call(name: str, *arguments: object) -> None:

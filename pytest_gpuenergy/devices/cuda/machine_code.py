@@ -34,12 +34,18 @@ _TENSOR_CORES = {
     0x1F1: "IGMMA",
     0x1F3: "QGMMA",
 }
+# The bits of the upper half of an instruction that tell its types: the bit that stands for sums in
+# float32, and a field with the operands. They were read from the same; all architectures have them.
+_TYPES = {"HMMA": (12, 18, ("F16", "BF16", "TF32")), "HGMMA": (11, 12, ("F16", "BF16", "TF32"))}
 
 
 def tensor_core_instructions(
     cubin: bytes, symbols: Collection[str] | None = None
 ) -> frozenset[str]:
     """Return the names of the tensor-core instructions in functions of a cubin.
+
+    Those of HMMA and HGMMA have the types of the sums and of the operands, such as
+    ``HMMA.F32.TF32``.
 
     Args:
         cubin: the machine code, for sm_70 or later.
@@ -50,8 +56,22 @@ def tensor_core_instructions(
     for name, code in sections(cubin):
         if name.startswith(_TEXT) and (wanted is None or name in wanted):
             for at in range(0, len(code) - 1, _INSTRUCTION_BYTES):
-                found.add(struct.unpack_from("<H", code, at)[0] & _OPCODE)
-    return frozenset(_TENSOR_CORES[opcode] for opcode in found & _TENSOR_CORES.keys())
+                opcode = struct.unpack_from("<H", code, at)[0] & _OPCODE
+                if opcode in _TENSOR_CORES:
+                    upper = code[at + _INSTRUCTION_BYTES // 2 : at + _INSTRUCTION_BYTES]
+                    found.add(_with_types(_TENSOR_CORES[opcode], int.from_bytes(upper, "little")))
+    return frozenset(found)
+
+
+def _with_types(name: str, upper: int) -> str:
+    """Return the name of an instruction with its types, given its upper half."""
+    if name not in _TYPES:
+        return name
+    sums, operands, types = _TYPES[name]
+    of_operands = upper >> operands & 3
+    if of_operands >= len(types):
+        return name
+    return f"{name}.{'F32' if upper >> sums & 1 else 'F16'}.{types[of_operands]}"
 
 
 def variable_bytes(cubin: bytes) -> int:

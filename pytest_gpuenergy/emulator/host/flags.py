@@ -63,6 +63,7 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     "checked": (
         "-fsanitize=thread,alignment",
         "-fno-sanitize-recover=alignment",
+        "-fsanitize-coverage=trace-cmp",  # comparisons.cpp
         "-DCUHOST_CHECKED",
     ),
 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.devices import Arena
+from pytest_gpuenergy.devices import Arena, Threshold
 from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
 from pytest_gpuenergy.emulator.translation.spin_loops import may_wait, occurs
 from pytest_gpuenergy.kernels import Kernel
@@ -84,6 +84,11 @@ class HostKernel:
         self._results: list[Array] = []
         self._earlier: list[Array] = []
         self._written: list[Places] = []
+
+    @property
+    def thresholds(self) -> Collection[Threshold]:
+        """What the inspected runs have compared with."""
+        return self._inspector.compared if self._inspector is not None else ()
 
     def run(self, order_seed: int = 0) -> None:
         """Run the kernel once."""

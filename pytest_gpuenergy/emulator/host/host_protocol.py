@@ -31,6 +31,7 @@ _OUTCOMES: dict[str, Outcome] = {
 _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
 _WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
+_COMPARED = re.compile(r"compared((?: [fi]-?\d[\d.e+-]{0,30})*)")
 _MOST_BYTES = 1 << 20  # of an answer
 _SHOWN = 1000  # characters of a text that the kernel may have made up
 
@@ -152,10 +153,9 @@ def _word(name: str) -> str:
 def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
     """Return a map as the plan has it.
 
-    That is the tensor's number, the map's offset in bytes, rank, swizzle and whether it is of
-    im2col; extent and stride in bytes of each dimension; the box; and for im2col the lower and
-    upper corner and stride of each dimension of an image. It is empty if no launch takes the
-    tensor.
+    That is the tensor's number, rank, swizzle and whether it is of im2col; extent and stride in
+    bytes of each dimension; the box; and for im2col the lower and upper corner and stride of each
+    dimension of an image. It is empty if no launch takes the tensor.
     """
     number = numbers.get(given.tensor)
     if number is None:
@@ -167,12 +167,7 @@ def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> 
             f"{sizes[number]}.",
         )
     walk = given.im2col
-    words: list[int] = [
-        given.offset_bytes,
-        len(given.dims),
-        given.swizzle_bytes,
-        int(walk is not None),
-    ]
+    words: list[int] = [len(given.dims), given.swizzle_bytes, int(walk is not None)]
     for dimension in zip(given.dims, (given.itemsize, *given.strides_bytes), strict=True):
         words += dimension
     words += given.box
@@ -192,6 +187,10 @@ class ProcessAnswers:
 
     Args:
         entry: the name of the kernel in messages.
+
+    Attributes:
+        compared: the numbers that inspected runs have compared others with, see comparisons.cpp:
+            ``f`` or ``i``, for real numbers or integers, and the number.
     """
 
     def __init__(self, entry: str) -> None:
@@ -202,6 +201,7 @@ class ProcessAnswers:
         self._read_bytes = 0
         self._lines: list[str] = []
         self._waiting: tuple[str, ...] = ()
+        self.compared: dict[str, None] = {}
 
     def ask(self) -> str:
         """Return the token of a new question, or of the last one if it has no answer yet."""
@@ -234,6 +234,8 @@ class ProcessAnswers:
             text = line[len(start) :].decode(errors="replace")
             if waiting := _WAITING.fullmatch(text):
                 self._waiting = waiting.groups()
+            elif compared := _COMPARED.fullmatch(text):
+                self.compared |= dict.fromkeys(compared[1].split())
             else:
                 self._lines.append(text)
 

@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
 
+from pytest_gpuenergy.devices import Threshold
 from pytest_gpuenergy.emulator.host.host_protocol import ProcessAnswers, shown
 from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable, signal_name
 
@@ -125,6 +126,11 @@ class KernelProcess:
             raise self._death()
         elapsed_s = time.monotonic() - began_s
         return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
+
+    @property
+    def compared(self) -> Collection[Threshold]:
+        """What the runs so far have compared with, if they were inspected."""
+        return [Threshold(float(word[1:]), word[0] == "f") for word in self._answers.compared]
 
     def finish(self) -> list[str]:
         """Let the process end and return the profiles among its answers.

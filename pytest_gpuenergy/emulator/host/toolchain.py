@@ -73,7 +73,7 @@ _RUNTIME_GROUPS = {
 }
 # Those that only checked builds need.
 _CHECKED_GROUPS = {
-    "accesses": ("accesses", "races", "shadow", "tentative", "views", "visibility"),
+    "accesses": ("accesses", "comparisons", "races", "shadow", "tentative", "views", "visibility"),
     "orders": ("interruptions", "order", "warps"),
 }
 # What only kernels with matrices need; it is compiled with the first of them. If a text needs it

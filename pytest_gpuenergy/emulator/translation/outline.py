@@ -34,11 +34,26 @@ _SUPPORTED_NAMES = """
 SUPPORTED = frozenset(_SUPPORTED_NAMES.split())
 """The headers that the host has, or whose contents are in `kernel.h`."""
 
+_CUB = """
+    cub block/block_load block/block_radix_sort block/block_reduce block/block_scan
+    block/block_store thread/thread_operators util_type util_ptx warp/warp_reduce warp/warp_scan
+"""
 _STANDARD = "algorithm array functional initializer_list numeric optional ratio tuple variant"
 EMULATED = {
     **{f"cuda/std/{name}": name for name in _STANDARD.split()},
+    **{f"cub/{name}.cuh": "cub.h" for name in _CUB.split()},
+    "array": "array",
     "cuda_fp16.h": "half.h",
     "cuda_bf16.h": "bfloat16.h",
+    "cuda_fp8.h": "fp8.h",
+    "cuComplex.h": "complex_numbers.h",
+    "thrust/complex.h": "complex_numbers.h",
+    "cuda/std/complex": "complex_numbers.h",
+    "cuda/std/span": "spans.h",
+    "cuda/functional": "functions.h",
+    "cuda/std/bit": "functions.h",
+    "curand_kernel.h": "curand.h",
+    "nv/target": "targets.h",
     "cooperative_groups.h": "groups.h",
     "cooperative_groups/memcpy_async.h": "group_copies.h",
     "cooperative_groups/reduce.h": "groups.h",
@@ -143,7 +158,6 @@ _NO_DEFINITION = frozenset(("extern", "typedef", "operator", "friend"))
 _LEFT_ALONE = _NO_DEFINITION | {"const", "constexpr"}
 _REFUSED_ATTRIBUTES = {
     "__block_size__": "__block_size__; __cluster_dims__ gives a size of clusters",
-    "__maxnreg__": "__maxnreg__, a limit of registers; __launch_bounds__ gives one",
 }
 
 

@@ -125,6 +125,8 @@ class ContenderKernels:
 
     def expect(self, item: pytest.Item, setup: ContenderSetup) -> None:
         """Begin with the kernel of the first item after ``item`` that has another one."""
+        from pytest_gpuenergy.tuners import CONTENDER_MODULES
+
         run: RunPlugin | None = item.config.pluginmanager.get_plugin(RUN)
         assert run is not None  # it has the GPU
         own = _contender_of(item)
@@ -134,6 +136,7 @@ class ContenderKernels:
         if following is None or run.session.link is not None:  # workers share the items
             return
         contender, workload = following
+        setup.gpu.expect_modules(CONTENDER_MODULES.get(contender, ()))
         key = (contender, workload, setup.gpu.uuid)
         if contender != _CHOSEN_WITHOUT_GPU or not isinstance(workload, Gemm) or key in self._made:
             return

@@ -165,6 +165,10 @@ class Profiler:
         return done.stdout
 
 
+_SMALL_BYTES = 1 << 28
+"""Tensors of so many bytes are copied sooner than this process has a context of its own."""
+
+
 def metrics() -> tuple[str, ...]:
     """Return the names of the metrics that ncu is asked for."""
     of_units = tuple(f"{name}{_OF_PEAK}" for names in _UNITS.values() for name in names)
@@ -227,10 +231,12 @@ def main(words: Sequence[str]) -> int:
     spec = read_spec(path.parent / control.spec)
     workload = workload_of(spec, spec.sizes[0], dict)
     kernel = kernel_of(spec, control.state, spec.sizes[0])
+    nbytes = sum(tensor.nbytes for tensor in workload.tensors)
     with open_device(gpu) as device:
         job = Job.of(kernel, workload, seed=control.seed)
+        arrays = device.arrays if nbytes > _SMALL_BYTES else None
         with (
-            seeded_arenas(workload, job.seed, device.arrays) as arenas,
+            seeded_arenas(workload, job.seed, arrays) as arenas,
             device.load(job, arenas) as loaded,
         ):
             for _ in range(LAUNCHES):

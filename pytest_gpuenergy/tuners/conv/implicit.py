@@ -34,18 +34,17 @@ _ALIGNMENT_BYTES = 1024
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _SHORTEST_LINE_BYTES = 32
-_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.15, 32: 1.5}
-"""What a byte costs in lines of so many bytes, about: shorter ones need more copies, and rows of
-shared memory that several of them share."""
+_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
+"""What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
+for a shorter line."""
 _UNROLLED_SHARE = 0.8
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
 _PACKING_THREADS = 256
-_MOST_TURNED_TAPS = 64
-"""The most elements of a window of which pack.cu turns 64 channels at a time, instead of 32."""
-_MOST_PACKED_TAPS = 256
-"""The most of which it has room for 32 channels."""
+_TURNED_CHANNELS: Mapping[int, int] = {16: 256, 32: 128, 64: 64, 256: 32}
+"""The channels of which pack.cu turns windows of up to so many elements at a time."""
+_MOST_PACKED_TAPS = max(_TURNED_CHANNELS)
 _MOST_PACKED_ELEMENTS = (1 << 31) - _PACKING_THREADS
 """The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
@@ -99,11 +98,15 @@ _FIRST_CYCLES = 4250
 """The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
 """The cycles in which a cluster begins together and adds its sums, and more for each block."""
-_PACKING_CYCLES, _PACKED_BYTES_PER_CYCLE = 3500, 20
+_PACKING_CYCLES, _PACKED_PER_CYCLE = 3900, 5
 """The approximate cycles of a launch that packs, besides those in which it reads and writes, and
-the bytes of a multiprocessor for these. They were not measured."""
-_CLUSTER_MULTIPROCESSORS = 16
-"""The multiprocessors among which the blocks of a cluster are, at least, on H100 cards."""
+the elements of a multiprocessor that it reads or writes in a cycle then: from the times of 133
+such launches on an H200."""
+_EARLY_PACKING_CYCLES = 2000
+"""The same if the launch of the convolution begins early; a guess."""
+_CLUSTERED_SHARE = 0.9
+"""The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
+once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +126,13 @@ class ImplicitParameters(WindowParameters):
             in whole pieces, so that they can be boxed.
         unrolled: whether it writes each row of each pixel's window, with all channels, one after
             the other. Where there are few channels, lines are better filled.
+        early: whether the launch of the convolution begins while the one that packs ends.
         line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
             What exceeds the channels is zero.
     """
 
     template: ClassVar[str] = "implicit"
-    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "line": 0}
+    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "early": 0, "line": 0}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -143,6 +147,7 @@ class ImplicitParameters(WindowParameters):
     deep: int = 1
     packed: bool = False
     unrolled: bool = False
+    early: bool = False
     line: int = 0
 
     def __post_init__(self) -> None:
@@ -173,6 +178,8 @@ class ImplicitParameters(WindowParameters):
             raise InputError(f"The template {self.template} packs only what is boxed.")
         if self.unrolled and not self.packed:
             raise InputError(f"The template {self.template} unrolls windows where it packs.")
+        if self.early and not self.packed:
+            raise InputError(f"The template {self.template} begins early where it packs.")
         if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
             raise InputError(
                 f"The template {self.template} has lines of 32, 64 or 128 bytes in boxes, not of "
@@ -207,6 +214,7 @@ class ImplicitParameters(WindowParameters):
                 splits=splits,
                 per_multiprocessor=resident,
                 deep=deep,
+                early=way.packed,
                 **way.options,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
@@ -340,9 +348,10 @@ class ImplicitParameters(WindowParameters):
 
     def _at_once(self, card: CardResources) -> int:
         """Return how many blocks, or clusters of them, a card holds at once."""
-        groups, rest = divmod(card.multiprocessors, _CLUSTER_MULTIPROCESSORS)
-        each = groups * (_CLUSTER_MULTIPROCESSORS // self.splits) + rest // self.splits
-        return max(1, each * self.per_multiprocessor)
+        if self.splits <= 2:  # multiprocessors come in pairs
+            return card.multiprocessors // self.splits * self.per_multiprocessor
+        clusters = math.floor(_CLUSTERED_SHARE * card.multiprocessors / self.splits)
+        return max(1, clusters * self.per_multiprocessor)
 
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
@@ -369,6 +378,10 @@ class ImplicitParameters(WindowParameters):
         rest = weights / _PIECE_BYTES if split else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
         copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        if self.boxed:  # a short line takes as long as one of 128 bytes
+            pixels, weights = (
+                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, self.tile_c)
+            )
         loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
@@ -393,10 +406,12 @@ class ImplicitParameters(WindowParameters):
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
             s = conv.shape
-            moved = 2 * conv.element_bytes * self._channels(conv)
-            columns = s.OW if self.unrolled else s.W
-            moved *= s.N * s.H * columns + s.CO * s.KH * self._columns(conv)
-            total += _PACKING_CYCLES + moved / (card.multiprocessors * _PACKED_BYTES_PER_CYCLE)
+            rows = s.N * s.H * (s.OW if self.unrolled else s.W)
+            if self._packs_weights(conv):
+                rows += s.CO * s.KH * self._columns(conv)
+            moved = 2 * self._channels(conv) * rows
+            total += _EARLY_PACKING_CYCLES if self.early else _PACKING_CYCLES
+            total += moved / (card.multiprocessors * _PACKED_PER_CYCLE)
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -431,6 +446,7 @@ class ImplicitParameters(WindowParameters):
                 "output",
             ),
             self.dynamic_bytes(conv),
+            early=self.early,
         )
         if self.boxed:
             how: tuple[str, ...] = ("lines", "described", "boxed")
@@ -453,9 +469,15 @@ class ImplicitParameters(WindowParameters):
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
 
+    def _packs_weights(self, conv: Conv2d) -> bool:
+        """Return whether the weights are packed: as they come, they may have channels last."""
+        s = conv.shape
+        return s.KH * s.KW > 1 or self._channels(conv) > s.CI
+
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
+        deep = next((n for most, n in _TURNED_CHANNELS.items() if taps <= most), 1)
         plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
         if self.unrolled:
             pieces = padded * conv.element_bytes // _PIECE_BYTES
@@ -466,21 +488,19 @@ class ImplicitParameters(WindowParameters):
                 -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
             ]
         else:
-            deep = 32 if taps > _MOST_TURNED_TAPS else 64
             blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
-        tensors = ("data", "weight", "packed_data", "packed_weight")
+        shapes = {"packed_data": (s.N, s.H, columns, padded)}
+        if self._packs_weights(conv):
+            shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)
+        packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
+        inputs = ("data", "weight")[: len(packed)]
+        grid = (sum(blocks[: len(packed)]), 1, 1)
         return (
-            Launch("pack", (sum(blocks), 1, 1), (_PACKING_THREADS, 1, 1), tensors),
-            [
-                Tensor("packed_data", (s.N, s.H, columns, padded), conv.dtype, "workspace"),
-                Tensor(
-                    "packed_weight",
-                    (s.CO, s.KH, self._columns(conv), padded),
-                    conv.dtype,
-                    "workspace",
-                ),
-            ],
+            Launch("pack", grid, (_PACKING_THREADS, 1, 1), (*inputs, *shapes)),
+            packed,
             {
+                "PACKS_WEIGHTS": len(packed) > 1,
+                "PACK_DEEP": deep,
                 "FROM_NHWC": conv.layout == "nhwc",
                 "UNROLLED": self.unrolled,
                 "PACK_COLUMNS": s.W,
@@ -507,6 +527,7 @@ class ImplicitParameters(WindowParameters):
         if self.unrolled:
             columns, walk = s.OW, Im2col((0, -s.padding), (0, height), (1, s.strides))
         prefix = "packed_" if self.packed else ""
+        weights = f"{prefix}weight" if self._packs_weights(conv) else "weight"
         of_data = TensorMap(
             "data_map",
             f"{prefix}data",
@@ -519,7 +540,7 @@ class ImplicitParameters(WindowParameters):
         )
         of_weight = TensorMap(
             "weight_map",
-            f"{prefix}weight",
+            weights,
             conv.dtype,
             (channels, taps, s.CO),
             (size * channels, size * channels * taps),
@@ -550,6 +571,7 @@ class ImplicitParameters(WindowParameters):
             **self._copying(conv),
             "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
+            "EARLY": self.early,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
             "RESIDENT": self.per_multiprocessor,
@@ -597,11 +619,10 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     if not box_bytes:
         plain = packed
     ways = [way for way in (plain,) if _box_bytes(conv, way)]
-    for way in tuple(ways):
+    for place, way in enumerate(ways):
         best = _best_line(_channels(conv, way) * conv.element_bytes)
-        wide = replace(way, line=best)
-        if best > _box_bytes(conv, way) and _box_bytes(conv, wide):
-            ways.append(wide)
+        if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
+            ways[place] = replace(way, line=best)
     if conv.shape.KW > 1 and _box_bytes(conv, unrolled):
         others = [_cost_of_lines(conv, way) for way in ways]
         if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):

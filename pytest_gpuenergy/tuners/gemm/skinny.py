@@ -11,6 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     MAX_BLOCKS_OF_CLUSTER,
@@ -38,17 +39,23 @@ _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
 _TILES_N = (64, 128, 256)
-_TILES_K = (64, 128)
+_TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
 """The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
-_MAX_STAGES = 24
+_MIN_STAGES, _MAX_STAGES = 3, 24
 _COPYING_WARPS = (4, 8)
 """The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
 """The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
-_LOADED_AT_ONCE_BYTES = WARP_LANES * 4 * 16
-"""What a warp that copies has under way: four pieces of 16 bytes of each thread."""
+_LOADED_AT_ONCE_BYTES = WARP_LANES * 6 * 16
+"""What a warp that copies has under way: six pieces of 16 bytes of each thread."""
 _BARRIER_BYTES = 16
+_KEPT_BYTES = 40 << 20
+"""The largest B that may stay in the L2, of which an H100 has 50 MB.
+
+On an H200, 33.6 MB that could stay there were read 8 % faster the next time, and 8 % slower if
+others had displaced them (docs/notes/decoding.md).
+"""
 _CLUSTER_AREA = 16
 """The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
 has 16 or 18."""
@@ -111,11 +118,12 @@ class SkinnyParameters(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
-        if gemm.M > _MOST_M or cls.refusal(gemm):
+        rows = max(gemm.groups or (gemm.M,))
+        if rows > 2 * FEW_ROWS or cls.refusal(gemm):
             return
         heights = [
-            math.ceil(gemm.M / count / _INSTRUCTION_M) * _INSTRUCTION_M
-            for count in ((1, 2) if gemm.M > WARPGROUP_ROWS else (1,))
+            math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M
+            for count in ((1, 2) if rows > FEW_ROWS else (1,))
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
@@ -128,10 +136,12 @@ class SkinnyParameters(Tiling):
             )
             room = card.shared_bytes // resident - card.reserved_shared_bytes
             room = min(room, card.shared_bytes_of_block) - ALIGNMENT_BYTES
+            room -= base._sums_bytes() if split > 1 else 0
             stages = room // (base.loaded_bytes(gemm) + _BARRIER_BYTES)
-            stages = min(stages, _MAX_STAGES, max(2, base.max_steps(gemm)))
-            if split > base.steps(gemm) or stages < 2:
+            enough = max(2, base.max_steps(gemm))
+            if split > base.steps(gemm) or stages < min(_MIN_STAGES, enough):
                 continue
+            stages = min(stages, _MAX_STAGES, enough)
             chosen = replace(base, stages=stages)
             if chosen not in tried and chosen.resident(gemm, card):
                 tried.add(chosen)
@@ -172,10 +182,18 @@ class SkinnyParameters(Tiling):
         lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
+    def _sums_bytes(self) -> int:
+        """Return the shared memory of the sums that a block adds, those of all its cluster."""
+        rows = math.ceil(self.tile_m / self.split) * self.split
+        return 4 * rows * (self.tile_n + 4)
+
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Return a block's dynamic shared memory: stages, later sums, and room to align them."""
-        sums = 4 * self.tile_m * (self.tile_n + 4)
-        return max(self.stages * self.loaded_bytes(gemm), sums) + ALIGNMENT_BYTES
+        """Return a block's dynamic shared memory: stages, sums, and room to align them.
+
+        The sums of a block alone come where its stages were.
+        """
+        stages, sums = self.stages * self.loaded_bytes(gemm), self._sums_bytes()
+        return (max(stages, sums) if self.split == 1 else stages + sums) + ALIGNMENT_BYTES
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block with its barriers, which the kernel declares."""
@@ -185,13 +203,15 @@ class SkinnyParameters(Tiling):
         """Return the clock cycles that the product is expected to take.
 
         Blocks that run at once share what memory gives. One that is alone on its multiprocessor
-        gets what its stages hold in each latency, or what the L2 gives a multiprocessor.
+        gets what its stages hold in each latency, or what the L2 gives a multiprocessor, and takes
+        the time of a step's barriers and instructions.
         """
         costs = costs or costs_of(self.family)
         resident = self.resident(gemm, card)
         clusters = _CLUSTER_AREA * resident // self.split
         at_once = max(1, clusters * card.multiprocessors // _CLUSTER_AREA)
-        waves, rest = divmod(self.tiles(gemm), at_once)
+        tiles = self.tiles(gemm)
+        waves, rest = divmod(tiles, at_once)
         steps = self.max_steps(gemm)
         loaded = self.loaded_bytes(gemm)
         depth = _DEPTH_BYTES // gemm.element_bytes
@@ -199,27 +219,27 @@ class SkinnyParameters(Tiling):
         instruction = WARPGROUP_ROWS * depth * self.tile_m / per_cycle
         read = _DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / depth * max(instruction, read)
-
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        batches = self._copied_bytes(gemm) / (_LOADED_AT_ONCE_BYTES * self.copying_warps)
+        at_once_bytes = _LOADED_AT_ONCE_BYTES * self.copying_warps
+        batches = math.ceil(self._copied_bytes(gemm) / at_once_bytes)
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
+        alone = costs.step_cycles + costs.product_share * busy / self.consumers
+        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
+        sums = 4 * self.tile_m * self.tile_n / costs.parts_bytes_per_cycle
+        beside = costs.first_cycles + sums + (costs.cluster_cycles + sums) * (self.split > 1)
 
-        def steps_cycles(count: int) -> float:
+        def wave_cycles(count: int, share: float) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
             multiplying = count * busy * costs.product_share
-            return steps * max(loading, waiting, multiplying, costs.step_cycles)
+            return max(share * moved, steps * max(loading, waiting, multiplying, alone))
 
-        beside = costs.first_cycles
-        total = waves * (steps_cycles(resident) + beside)
+        # Of a wave's blocks, some begin and end while others load.
+        total = costs.start_cycles + beside * (1 + max(0, waves + bool(rest) - 1) / resident)
+        total += waves * wave_cycles(resident, at_once / tiles)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
-            total += steps_cycles(count) + beside
-        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
-        total = max(total, moved + beside)
-        if self.split > 1:
-            total += costs.cluster_cycles
-        summing = 4 * self.tile_m * self.tile_n * (1 + 1 / self.split)
-        return float(costs.start_cycles + total + summing / costs.parts_bytes_per_cycle)
+            total += wave_cycles(count, rest / tiles)
+        return float(total)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
@@ -242,6 +262,7 @@ class SkinnyParameters(Tiling):
             "CLUSTERED": self.split > 1,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
+            "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
             "A_MAPPED": can_be_mapped(gemm, gemm.lda),
             "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',

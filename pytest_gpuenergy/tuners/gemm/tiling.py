@@ -252,8 +252,7 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of matrices, whose names
-            begin with those of the matrices.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -265,13 +264,11 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps: dict[str, list[str]] = {}
-    for tensor_map in tensor_maps:
-        maps.setdefault(tensor_map.name[0].upper(), []).append(tensor_map.name)
+    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
-    operands = [argument for name in "AB" for argument in maps.get(name, [name])]
-    results = [*maps.get("C", ["C"]), *["C"] * bool(constants.get("ROWS_STORED"))]
-    names = (*operands, *ends, *results, *["parts"] * shares)
+    result = maps.get("C", "C")
+    results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
+    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]

@@ -141,7 +141,7 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": self._boxed(gemm),
+            "BOXED_C": _boxed(gemm),
             "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
@@ -151,15 +151,15 @@ class WgmmaParameters(HopperTiling):
     def _rows_stored(self, gemm: Gemm) -> bool:
         """Return whether boxes of C could have rows of two groups, which are then stored apart."""
         height = self.cluster_m * self.tile_m
-        return self._boxed(gemm) and any(rows % height for rows in gemm.groups)
+        return _boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not self._boxed(gemm):
+        if not _boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
 
-    def _boxed(self, gemm: Gemm) -> bool:
-        """Return whether the tensor memory accelerator stores C, whose rows must be in order."""
-        row_bytes = gemm.ldc * stored_as(gemm.output_type).itemsize
-        return row_bytes % ROW_BYTES == 0 and "A" not in self.viewed(gemm)
+
+def _boxed(gemm: Gemm) -> bool:
+    """Return whether the tensor memory accelerator stores C."""
+    return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0

@@ -45,10 +45,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
 
     def _check_tile(self) -> None:
         super()._check_tile()
-        if self.tile_k != SCALE_BLOCK or self.views:
+        if self.tile_k != SCALE_BLOCK:
             raise InputError(
-                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}, "
-                "and has no views."
+                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}."
             )
 
     @property

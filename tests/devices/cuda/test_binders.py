@@ -17,7 +17,7 @@ from test_machine_code import CODE
 from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import Binary, CudaDevice, encoded_map
-from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda
+from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda, driver
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import (
     LIBRARY_ENTRIES,
@@ -153,7 +153,7 @@ def test_what_goes_wrong_in_a_triton_kernel_is_a_fault(device, monkeypatch, sour
     assert fault.value.outcome == outcome
 
 
-@pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA"}), ("sums", set())])
+@pytest.mark.parametrize(("symbol", "found"), [("products", {"HMMA.F32.TF32"}), ("sums", set())])
 @pytest.mark.parametrize("autotuned", [False, True])
 def test_the_machine_code_of_a_triton_kernel_shows_whether_it_uses_tensor_cores(
     device, monkeypatch, symbol, found, autotuned
@@ -220,7 +220,8 @@ def test_a_number_is_passed_by_value_as_its_bits(dtype, passed):
     assert type(calls[0][1]) is type(passed)
 
 
-def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
+@pytest.mark.parametrize("nbytes", [1 << 10, 48 << 10, 96 << 10])
+def test_dynamic_shared_memory_and_a_barrier_of_the_grid_are_asked_for(nbytes):
     asked: list[Any] = []
 
     class Function:
@@ -237,12 +238,65 @@ def test_much_shared_memory_and_a_barrier_of_the_grid_are_asked_for():
     function = SimpleNamespace(Module=lambda: module)
     cupy = SimpleNamespace(cuda=SimpleNamespace(function=function, driver=driver))
     text = "__global__ void k(float* x) { cooperative_groups::this_grid().sync(); }"
-    kernel = Kernel(text, (Launch("k", (2, 1, 1), (1, 1, 1), ("x",), 96 << 10),))
+    kernel = Kernel(text, (Launch("k", (2, 1, 1), (1, 1, 1), ("x",), nbytes),))
     binary = Binary(Path("k.cubin"), {"k": "k"})
     for launch in binders.bind(cupy, Job.of(kernel, SCALE), binary, [{"x": "1"}, {"x": "2"}]):
         launch()
-    launched = {"shared_mem": 96 << 10, "enable_cooperative_groups": True}
-    assert asked == ["k.cubin", (7, 8, 96 << 10), launched, launched]
+    launched = {"shared_mem": nbytes, "enable_cooperative_groups": True}
+    assert asked == ["k.cubin", (7, 8, nbytes), launched, launched]
+
+
+def early_launch(monkeypatch: pytest.MonkeyPatch, status: int) -> list[Any]:
+    """Launch a kernel early with a driver of this status; return what the driver was given."""
+    given: list[Any] = []
+
+    def launch(configuration: Any, function: Any, parameters: Any, _extra: None) -> int:
+        told = configuration._obj
+        attribute = told.attributes[0]
+        values = [
+            kind.from_address(address).value
+            for kind, address in zip((ctypes.c_uint64, ctypes.c_float), parameters, strict=True)
+        ]
+        given.append(
+            (
+                *(list(told.grid), list(told.block), told.shared_bytes, told.stream),
+                *(attribute.id, attribute.value[1], told.attribute_count, function.value, values),
+            )
+        )
+        return status
+
+    library = SimpleNamespace(cuLaunchKernelEx=launch)
+    monkeypatch.setattr(driver, "_driver", lambda: library)
+    stream = SimpleNamespace(ptr=11)
+    module = SimpleNamespace(
+        load_file=lambda _: None, get_function=lambda _: SimpleNamespace(ptr=7)
+    )
+    cuda = SimpleNamespace(
+        function=SimpleNamespace(Module=lambda: module), get_current_stream=lambda: stream
+    )
+    arguments = ("x", "a")
+    kernel = Kernel("text", (Launch("k", (2, 3, 1), (4, 1, 1), arguments, early=True),))
+    binary = Binary(Path("k.cubin"), {"k": "k"})
+    tensor = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
+    bound = binders.bind(SimpleNamespace(cuda=cuda), Job.of(kernel, SCALE), binary, [{"x": tensor}])
+    bound[0]()
+    return given
+
+
+def test_an_early_launch_is_the_drivers(monkeypatch):
+    (given,) = early_launch(monkeypatch, 0)
+    assert given == ([2, 3, 1], [4, 1, 1], 0, 11, 6, 1, 1, 7, [1 << 40, 3.0])
+
+
+def test_an_early_launch_that_the_driver_refuses_is_a_fault(monkeypatch):
+    with pytest.raises(KernelFault, match=r"refuses an early launch \(error 1\)"):
+        early_launch(monkeypatch, 1)
+
+
+def test_an_old_driver_launches_nothing_early(monkeypatch):
+    monkeypatch.setattr(driver, "_driver", lambda: None)
+    with pytest.raises(KernelFault, match="driver of CUDA 12 or later"):
+        driver.launch_early(7, (1, 1, 1), (1, 1, 1), 0, 0, ())
 
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)

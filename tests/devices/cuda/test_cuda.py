@@ -17,6 +17,7 @@ from pytest_gpuenergy.devices import Binary, CompilerPools, CudaDevice, FoundGpu
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.workloads import IoContract
 
 
 class FakeWorker:
@@ -284,3 +285,60 @@ def test_a_device_that_will_be_used_has_a_process_that_imports_already(device, w
     assert device.processes == set()
     device.prepare(())
     assert measure(device, apart=False) == 1
+
+
+LIBRARY = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {})
+TENSORS: dict[str, Any] = dict.fromkeys("abc")
+
+
+def choose_and_measure(device: CudaDevice, workers: list[FakeWorker], chosen: Any) -> FakeWorker:
+    """Time some candidates, verify the chosen one and measure it; return its process."""
+    for _ in range(3):
+        with device.repeat(job_of(chosen, apart=False), TENSORS) as repeater:
+            repeater.start()
+    device.run_once(job_of(chosen), TENSORS)
+    with device.repeat(job_of(chosen, apart=True), TENSORS) as repeater:
+        repeater.start()
+        (number,) = device.processes
+    [worker] = [one for one in workers if (number, "start") in one.calls]
+    return worker
+
+
+def test_the_process_that_measures_a_chosen_library_call_has_imported_it_ahead(device, workers):
+    chosen = choose_and_measure(device, workers, LIBRARY)
+    assert chosen.imports == ("torch",)
+    assert choose_and_measure(device, workers, kernel()).imports == ()
+    assert choose_and_measure(device, workers, LIBRARY).imports == ("torch",)
+
+
+def test_a_kernel_is_not_measured_where_pytorch_was_imported_for_another(device, workers):
+    with device.repeat(job_of(LIBRARY, apart=False), TENSORS) as repeater:
+        repeater.start()
+    number = measure(device, apart=True)
+    [worker] = [one for one in workers if (number, "start") in one.calls]
+    assert worker.imports == ()
+
+
+def test_the_process_after_a_measurement_imports_what_is_expected(device, workers):
+    device.expect_modules(("torch",))
+    before = measure(device, apart=True)
+    device.offered(LIBRARY, IoContract("w"))
+    device.run_once(job_of(LIBRARY), TENSORS)
+    with device.repeat(job_of(LIBRARY, apart=True), TENSORS) as repeater:
+        repeater.start()
+        (number,) = device.processes
+    [worker] = [one for one in workers if (number, "offered") in one.calls]
+    assert worker.imports == ("torch",)
+    assert number != before
+    assert [method for _, method in worker.calls][-2:] == ["load", "start"]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_was_expected_in_vain_is_in_no_process_of_another_kernel(device, workers, apart):
+    device.expect_modules(("torch",))
+    measure(device, apart=True)
+    device.run_once(job_of(kernel()), {})
+    number = measure(device, apart=apart)
+    [worker] = [one for one in workers if (number, "start") in one.calls]
+    assert worker.imports == ()
+    assert (number, "run") in worker.calls

@@ -30,10 +30,10 @@ CODE = {
     ("architecture", "symbol", "found"),
     [
         ("sm_80", "sums", set()),
-        ("sm_80", "products", {"HMMA"}),
+        ("sm_80", "products", {"HMMA.F32.TF32"}),
         ("sm_90a", "sums", set()),
-        ("sm_90a", "products", {"HMMA"}),
-        ("sm_90a", "group_products", {"HGMMA"}),
+        ("sm_90a", "products", {"HMMA.F32.TF32"}),
+        ("sm_90a", "group_products", {"HGMMA.F32.BF16"}),
         ("sm_90a", "none", set()),
     ],
 )
@@ -43,11 +43,22 @@ def test_a_function_has_its_instructions(architecture, symbol, found):
 
 def test_all_functions_that_are_launched_count():
     found = tensor_core_instructions(CODE["sm_90a"], ["products", "group_products", "sums"])
-    assert found == {"HMMA", "HGMMA"}
+    assert found == {"HMMA.F32.TF32", "HGMMA.F32.BF16"}
 
 
 def test_without_names_all_functions_count():
-    assert tensor_core_instructions(CODE["sm_90a"]) == {"HMMA", "HGMMA"}
+    assert tensor_core_instructions(CODE["sm_90a"]) == {"HMMA.F32.TF32", "HGMMA.F32.BF16"}
+
+
+@pytest.mark.parametrize("types", ["f32_f16", "f16_f16", "f32_bf16", "f32_tf32"])
+@pytest.mark.parametrize(
+    ("architecture", "prefix", "name"),
+    [("sm_80", "", "HMMA"), ("sm_90a", "", "HMMA"), ("sm_90a", "group_", "HGMMA")],
+)
+def test_instructions_have_their_types(architecture, prefix, name, types):
+    file = Path(__file__).parent / "data" / f"types_{architecture}.cubin.xz"
+    found = tensor_core_instructions(lzma.decompress(file.read_bytes()), [prefix + types])
+    assert found == {f"{name}.{types.replace('_', '.').upper()}"}
 
 
 def test_variables_that_outlive_a_launch_are_counted():
@@ -80,7 +91,8 @@ def test_a_program_without_code_for_gpus_has_none():
 @given(st.binary(max_size=200), st.integers(0, 6000), st.integers(0, 6000))
 def test_damaged_code_has_none_or_some(noise, at, end):
     damaged = CODE["sm_80"][:at] + noise + CODE["sm_80"][at + len(noise) : end]
-    assert tensor_core_instructions(damaged, ["products"]) <= {"HMMA", "IMMA", "BMMA", "DMMA"}
+    found = tensor_core_instructions(damaged, ["products"])
+    assert {name.split(".")[0] for name in found} <= {"HMMA", "IMMA", "BMMA", "DMMA"}
 
 
 @pytest.fixture

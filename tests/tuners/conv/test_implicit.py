@@ -26,7 +26,8 @@ CONV_MODES: tuple[Mode, ...] = ImplicitParameters.modes
 ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
-UNROLLED = replace(PACKED, unrolled=True)
+EARLY = replace(PACKED, early=True)
+UNROLLED = replace(PACKED, unrolled=True, early=True)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
@@ -49,6 +50,7 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
         packed=packed,
         unrolled=unrolled,
+        early=packed and draw(st.booleans()),
         line=line,
     )
     assume(splits <= chosen.steps(conv))
@@ -86,7 +88,7 @@ ODD = {
         conv_of(2, 7, 5, 19, 13, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
     ),
     "packed-halves": (
-        replace(PACKED, tile_c=32, splits=2),
+        replace(EARLY, tile_c=32, splits=2),
         conv_of(3, 7, 5, 40, 67, 2, 3, 1, 2, mode="float16", **FUSED),
     ),
     "packed-channels-last": (
@@ -108,6 +110,10 @@ ODD = {
     "short-unrolled": (
         UNROLLED,
         conv_of(1, 7, 9, 10, 2, 3, 3, 1, 1, mode="3xtf32", **NHWC),
+    ),
+    "packed-without-weights": (
+        replace(EARLY, tile_c=32),
+        conv_of(2, 7, 9, 40, 24, 1, 1, 2, 0, mode="tf32"),
     ),
     "wide-lines": (
         replace(BOXED, line=128),
@@ -256,6 +262,7 @@ def test_a_fault_in_the_text_is_found(device, fault):
         ({"deep": 2}, "steps of one line where threads copy, not of 2"),
         ({"packed": True}, "packs only what is boxed"),
         ({"unrolled": True}, "unrolls windows where it packs"),
+        ({"early": True}, "begins early where it packs"),
         ({"boxed": True, "line": 48}, "lines of 32, 64 or 128 bytes in boxes, not of 48"),
         ({"line": 64}, "not of 64 with boxed=0"),
     ],
@@ -308,7 +315,7 @@ def test_the_limit_of_windows_is_that_of_runs_alone(device, conv):
 ENORMOUS = conv_of(1, 9, 40000, 8, 8, 3, 3, 2000, 0, mode="3xtf32")
 
 
-@pytest.mark.parametrize(("conv", "card"), [(WIDE, H100), (ENORMOUS, H100), (SMALL_SPLIT, A100)])
+@pytest.mark.parametrize(("conv", "card"), [(ENORMOUS, H100), (SMALL_SPLIT, A100)])
 def test_what_it_cannot_compute_is_left_to_the_other_template(conv, card):
     assert {one.template for one in rank_kernels(conv, card)} == {"implicit_mma"}
 

@@ -93,7 +93,6 @@ def wgmma(draw: st.DrawFn) -> WgmmaParameters:
         whole_tiles=draw(st.booleans()),
         cluster_m=cluster_m,
         cluster_n=cluster_n,
-        views=draw(st.booleans()),
     )
 
 
@@ -109,7 +108,6 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
         whole_tiles=draw(st.booleans()),
         **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
         in_turn=consumers > 1 and draw(st.booleans()),
-        views=draw(st.booleans()),
     )
 
 
@@ -136,7 +134,7 @@ def skinny(draw: st.DrawFn) -> SkinnyParameters:
         tile_n=draw(st.sampled_from([64, 128])),
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
-        split=draw(st.sampled_from([1, 2, 3, 8])),
+        split=draw(st.sampled_from([1, 2, 3])),
         copying_warps=draw(st.sampled_from([1, 4, 8])),
     )
 
@@ -274,10 +272,27 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
         replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
         Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
     ),
+    "skinny-groups-columns": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 12, 69, 70, "nt", "bfloat16", groups=(0, 11, 1), residual=True),
+    ),
     "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
     "wgmma_tf32-groups": (
         replace(TF32, blocks=3),
         Gemm("g", 171, 72, 100, "tn", "3xtf32", groups=(3, 0, 64, 104), bias=True),
+    ),
+    "skinny-batch": (replace(SKINNY, split=2), Gemm("g", 5, 72, 136, "tn", "bfloat16", B=3)),
+    "skinny-batch-unaligned": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 11, 67, 71, "nt", "bfloat16", B=2, bias=True, residual=True),
+    ),
+    "skinny-groups": (
+        replace(SKINNY, tile_m=16, split=2),
+        Gemm("g", 27, 72, 136, "tn", "bfloat16", groups=(3, 0, 16, 7, 1), bias=True),
+    ),
+    "skinny-groups-unaligned": (
+        replace(SKINNY, tile_m=16, copying_warps=4),
+        Gemm("g", 27, 67, 69, "tt", "float16", groups=(0, 3, 23, 1), residual=True),
     ),
 }
 
@@ -295,8 +310,15 @@ def test_it_computes_batches_and_groups(device, name):
     [
         # Rows beyond the end of a group are those of the next one.
         ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
-        ("wgmma-groups", "if (place.end - place.row < TILE_M) {", "if (false) {"),
+        ("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M", "bool boxed = true"),
+        (
+            "wgmma-groups",
+            "wait_for_boxes<0>();  // the latest",
+            "wait_for_boxes<1>();  // the latest",
+        ),
         ("simt-batch", "B + place.product *", "B + 0 *"),
+        ("skinny-groups", "place.end - place.row - first)", "M - place.row - first)"),
+        ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
         ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
         ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
     ],
@@ -306,7 +328,7 @@ def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right
     kernel = chosen.kernel(gemm)
     assert kernel.source.count(right) == 1
     broken = replace(kernel, source=kernel.source.replace(right, wrong))
-    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|written"):
+    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|fence"):
         verify_on_device(device, broken, gemm)
 
 
@@ -641,15 +663,22 @@ FAULTS = {
     ),
     "skinny-sums-not-waited-for": (
         *(replace(SKINNY, split=2), HALF),
-        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+        [("  meet();\n  int first", "  __syncthreads();\n  int first")],
     ),
-    "skinny-block-ends-early": (
+    "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
-        [("meet();  // others read the sums of this block", "")],
+        [
+            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
-    "skinny-sums-kept-early": (
+    "skinny-sums-in-stages-that-are-read": (
         *(replace(SKINNY, tile_n=128), HALF),
-        [("__syncthreads();  // nothing is read or copied any more", "//")],
+        [
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
     "skinny-written": (
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
@@ -661,7 +690,7 @@ FAULTS = {
     ),
     "skinny-line-not-cut-off": (
         *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
-        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+        [("if (left[i] < PIECE) whole = beginning(whole, left[i]);", "")],
     ),
 }
 
@@ -724,7 +753,6 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
     "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
-    "and has no views": ("wgmma_float8", [{"views": 1}]),
     "has tiles of 8 to 256 rows": (
         "skinny",
         [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
@@ -833,31 +861,6 @@ def test_rows_that_tensor_maps_cannot_describe_are_copied_first(layout, copied):
     assert (WGMMA.cycles(gemm, H200) > WGMMA.cycles(aligned, H200)) is bool(copied)
 
 
-@pytest.mark.parametrize(
-    ("layout", "copied", "viewed"),
-    [("nn", "B", "A"), ("nt", "AB", ""), ("tn", "", "AB"), ("tt", "A", "B")],
-)
-def test_rows_along_k_are_read_in_views_instead(layout, copied, viewed):
-    gemm = Gemm("g", 63, 71, 60, layout, "bfloat16")
-    with_views = replace(WGMMA, views=True)
-    kernel = with_views.kernel(gemm)
-    assert [one.name for one in kernel.workspaces] == [f"{name.lower()}_rows" for name in copied]
-    maps = [one.tensor for one in kernel.tensor_maps]
-    counts = [8 if name in viewed else 0 if name in copied else 1 for name in "AB"]
-    assert [maps.count(name) for name in "AB"] == counts
-    aligned = Gemm("g", 64, 72, 64, layout, "bfloat16")
-    assert with_views.kernel(aligned) == WGMMA.kernel(aligned)
-
-
-def test_views_and_copies_are_offered_where_rows_along_k_are_not_aligned():
-    for gemm, offered in (
-        (Gemm("g", 72, 136, 201, "tn", "bfloat16"), {False, True}),
-        (Gemm("g", 71, 136, 200, "nt", "bfloat16"), {False}),
-        (HALF, {False}),
-    ):
-        assert {one.views for one in WgmmaParameters.fitting(gemm, H200)} == offered
-
-
 def test_tf32_takes_from_shared_memory_only_what_lies_along_k():
     linear = Gemm("g", 4096, 4096, 4096, "tn", "tf32")
     assert {one.template for one in rank_kernels(linear, H200)} == {"mma", "wgmma", "wgmma_tf32"}
@@ -875,15 +878,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
         replace(TF32, blocks=3),
         Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71),
     ),
-    "wgmma-views": (
-        replace(WGMMA, tile_m=128, tile_n=192, consumers=2, blocks=3, views=True),
-        Gemm("g", 133, 200, 74, "tn", "bfloat16", bias=True, residual=True),
-    ),
-    "wgmma-views-of-a": (
-        replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, views=True),
-        Gemm("g", 70, 131, 65, "nn", "float16", ldc=132),
-    ),
-    "wgmma-views-of-few-rows": (replace(WGMMA, views=True), Gemm("g", 3, 1, 1, "tn", "bfloat16")),
     "wgmma-tf32": (
         replace(WGMMA, tile_n=128, tile_k=32, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "tf32", residual=True, activation="gelu"),
@@ -891,18 +885,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
     "wgmma-tf32-boxes": (
         replace(WGMMA, tile_m=128, tile_k=32, consumers=2, blocks=1),
         Gemm("g", 130, 100, 101, "tn", "tf32", ldb=104, bias=True, residual=True),
-    ),
-    "wgmma-tf32-views": (
-        replace(WGMMA, tile_m=128, tile_n=128, tile_k=32, cluster_n=2, blocks=3, views=True),
-        Gemm("g", 70, 200, 65, "tn", "tf32", ldc=201, bias=True, residual=True),
-    ),
-    "wgmma_tf32-views": (
-        replace(TF32, tile_m=96, tile_n=192, consumers=3, blocks=3, views=True),
-        Gemm("g", 133, 200, 75, "tn", "tf32", bias=True),
-    ),
-    "wgmma_tf32-views-of-b": (
-        replace(TF32, tile_n=128, consumers=2, cluster_m=2, blocks=3, views=True),
-        Gemm("g", 33, 101, 102, "tt", "3xtf32", ldb=103),
     ),
 }
 
@@ -912,16 +894,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
 def test_rows_that_are_not_aligned_are_multiplied(device, name):
     chosen, gemm = UNALIGNED[name]
     assert verify(device, chosen, gemm) <= 1
-
-
-@pytest.mark.slow
-def test_a_view_that_begins_elsewhere_is_found(device):
-    chosen, gemm = UNALIGNED["wgmma-views-of-a"]
-    kernel = chosen.kernel(gemm)
-    right, wrong = "k + i + view * DISTANCE % VIEWS", "k + i"
-    assert kernel.source.count(right) == 1
-    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
-        verify_on_device(device, replace(kernel, source=kernel.source.replace(right, wrong)), gemm)
 
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():

@@ -17,6 +17,11 @@ _OPERATIONS = (
     (r"(?P<name>mul)", _REAL, 2),
     (r"(?P<name>mul)\.(?P<part>lo|hi|wide)", _WHOLE, 2),
     (r"(?P<name>mad)\.(?P<part>lo|hi|wide)", _WHOLE, 3),
+    (r"(?P<name>(?:add|sub)c?(?:\.cc)?)", "[us](?:32|64)", 2),
+    (r"(?P<name>madc?\.(?:lo|hi)(?:\.cc)?)", "[us](?:32|64)", 3),
+    (r"(?P<name>mul24\.(?:lo|hi))", "[us]32", 2),
+    (r"(?P<name>mad24\.lo|sad)", "[us]32", 3),
+    (r"(?P<name>copysign)", "f32|f64", 2),
     (r"(?P<name>fma|mad)", _REAL, 3),
     (r"(?P<name>div)", rf"{_WHOLE}|f(?:32|64)", 2),
     (r"(?P<name>rem)", _WHOLE, 2),
@@ -55,7 +60,7 @@ _MOVE = re.compile(r"mov\.(?P<type>[busf](?:16|32|64))")
 _TYPE = r"(?:[us](?:8|16|32|64)|f16x2|bf16x2|f16|bf16|tf32|f32|f64)"
 _CONVERSION = re.compile(
     rf"cvt(?:\.(?P<mode>rna|r[nzmp]i?))?(?P<flags>(?:\.(?:ftz|sat|satfinite|relu))*)"
-    rf"\.(?P<to>{_TYPE}|e4m3x2|e5m2x2)\.(?P<given>{_TYPE})"
+    rf"\.(?P<to>{_TYPE})\.(?P<given>{_TYPE})"
 )
 _INTEGER = re.compile(r"[us]\d+")
 
@@ -152,8 +157,7 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
         values = [f"{HOST}flushed<{HOST}f32>({value})" for value in values]
     mode = mode or "rn"
     relu, finite = ("true" if flag in flags else "false" for flag in ("relu", "satfinite"))
-    small = to in ("e4m3x2", "e5m2x2")
-    if "satfinite" in flags and not small and to not in ("f16", "bf16", "f16x2", "bf16x2"):
+    if "satfinite" in flags and to not in ("f16", "bf16", "f16x2", "bf16x2"):
         return ""
     if mode.endswith("i") and to == given and to in ("f32", "f64"):
         call = f"{HOST}whole<{HOST}{to}, '{mode[1]}'>({values[0]})"
@@ -161,10 +165,6 @@ def _conversion(found: re.Match[str], operands: tuple[str, ...], names: Names) -
         if given != "f32" or mode not in ("rn", "rna", "rz"):
             return ""
         call = f"{HOST}to_tf32<'{mode[-1]}', {relu}>({values[0]})"
-    elif small:
-        if given != "f32" or mode != "rn" or finite != "true":
-            return ""
-        call = f"{HOST}to_{to}<{relu}>({', '.join(values)})"
     elif packed:
         if given != "f32" or mode not in ("rn", "rz"):
             return ""

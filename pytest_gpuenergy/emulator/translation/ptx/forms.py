@@ -22,7 +22,17 @@ _TABLE = r"""
 mov.(type=pred)  tp  $0 = $1;
 cvta[.to].(global|shared[::cta]).u(32|64)  tv  $0 = $1;
 selp.(type=(b|u|s|f)(16|32|64))  tkkp  $0 = $3 ? $1 : $2;
+slct.(type=(b|u|s|f)(32|64)).s32  tkkv  $0 = (int)$3 >= 0 ? $1 : $2;
+testp.(name=finite|infinite|number|notanumber|normal|subnormal).(type=f32|f64)  tk
+    $0 = @testp_$name<@$type>($1);
+isspacep.(space=global|shared|local)  tv  $0 = @is_in_$space((const void*)$1);
+cvt.pack.sat.(to=(s|u)(8|16)).s32[.b32]  tvv  $0 = @packed<@$to>($1, $2, 0);
+cvt.pack.sat.(to=(s|u)8).s32.b32  tvvv  $0 = @packed<@$to>($1, $2, $3);
+cvt.rn.satfinite.(to=e4m3|e5m2)x2.(type=f32)  tkk  $0 = @to_fp8_pair<@$to>($1, $2);
+cvt.rn.satfinite.(to=e4m3|e5m2)x2.f16x2  tv  $0 = @to_fp8_pair<@$to>($1);
+cvt.rn.f16x2.(given=e4m3|e5m2)x2  tv  $0 = @from_fp8_pair<@$given>($1);
 bra[.uni]  j  @turn(); goto $0;
+trap  -  @trap("trap");
 setmaxnreg.(inc|dec).sync.aligned.u32  c  (void)0;
 nanosleep.u32  v  @nap();
 griddepcontrol.(wait|launch_dependents)  -  (void)0;

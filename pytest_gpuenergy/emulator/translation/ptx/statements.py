@@ -19,7 +19,7 @@ _DEFINE = re.compile(r"[ \t]*#[ \t]*define[ \t]+(?P<name>\w+)(?P<parameters>\([\
 _DEEPEST = 8  # levels of macros in macros
 _ESCAPE = re.compile(r"\\(?:\r?\n|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "v": "\v"}
-_CONSTRAINT = re.compile(r"[=+]?[rhlfdni]")
+_CONSTRAINT = re.compile(r"(?:[=+]&?)?[rhlfdni]")  # registers are never shared, as & demands
 
 
 class UnsupportedError(Exception):
@@ -165,7 +165,7 @@ def _operand(text: str, item: Sequence[CudaToken], *, output: bool) -> Operand:
         raise UnsupportedError(f"asm with the constraint '{constraint}'")
     letter = constraint[-1].replace("i", "n")
     expression = text[item[k].end : item[-1].start]
-    return Operand(letter, constraint[:-1], expression)
+    return Operand(letter, constraint[:-1].rstrip("&"), expression)
 
 
 def with_choice(text: str, name: str, choice: str) -> str:
