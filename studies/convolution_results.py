@@ -348,44 +348,39 @@ def _cost(rows: Sequence[tuple[int, dict[str, Any]]]) -> tuple[float, float, flo
 
 def plot(layers: Sequence[Layer]) -> dict[str, Any]:
     """Return a Vega-Lite specification: energy against time, a point for each layer."""
-    values = []
+    values: dict[tuple[str, str], dict[str, Any]] = {}
     for layer in layers:
-        rows = [("template", layer.kernels[0]), ("cuDNN", layer.cudnn[layer.conv.layout])]
-        for contender, row in rows:
-            if "mj" not in row:
-                continue
-            mode = layer.conv.mode
-            if contender == "cuDNN" and mode == "3xtf32":
-                mode = "float32"
-            gflop = layer.conv.flops / 1e9
-            values.append(
-                {
-                    "mode": f"{contender}, {mode}",
-                    "layout": layer.conv.layout,
+        mode, gflop = layer.conv.mode, layer.conv.flops / 1e9
+        rows = {f"template, {mode}, {layer.conv.layout}": layer.kernels[0]}
+        for layout, row in layer.cudnn.items():
+            rows["cuDNN, float32" if mode == "3xtf32" else f"cuDNN, {mode}, {layout}"] = row
+            if mode == "3xtf32" and "mj" in row:  # in its better layout
+                break
+        for title, row in rows.items():
+            if "mj" in row:
+                values[title, layer.name] = {
+                    "kernel": title,
                     "µs for a GFLOP": _figure_of(row, "us") / gflop,
                     "mJ for a GFLOP": row["mj"] / gflop,
                 }
-            )
     if not values:
         raise InputError("The trials have no energy: measure it with --seconds.")
 
     def axis(name: str) -> dict[str, Any]:
-        return {"field": name, "type": "quantitative", "scale": {"type": "log"}}
+        return {"field": name, "type": "quantitative", "scale": {"type": "log", "nice": False}}
 
+    looks = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     return {
         "title": f"Convolutions on one {layers[0].about['gpu']}: each point is a layer",
-        "data": {"values": values},
-        "facet": {"column": {"field": "layout", "type": "nominal", "title": None}},
-        "spec": {
-            "width": 330,
-            "height": 330,
-            "mark": {"type": "point", "filled": True, "size": 45, "opacity": 0.75},
-            "encoding": {
-                "x": axis("µs for a GFLOP"),
-                "y": axis("mJ for a GFLOP"),
-                "color": {"field": "mode", "type": "nominal", "sort": None, "title": None},
-                "shape": {"field": "mode", "type": "nominal", "sort": None, "title": None},
-            },
+        "data": {"values": list(values.values())},
+        "width": 520,
+        "height": 400,
+        "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.8},
+        "encoding": {
+            "x": axis("µs for a GFLOP"),
+            "y": axis("mJ for a GFLOP"),
+            "color": looks,
+            "shape": looks,
         },
     }
 

@@ -122,7 +122,8 @@ def test_kernels_as_exact_as_float32_are_compared_with_the_bundled_ones(trials):
 
 def test_each_point_of_the_plot_is_a_layer_with_energy(trials):
     values = plot(read_layers([trials]))["data"]["values"]
-    assert [value["mode"] for value in values] == ["template, tf32", "cuDNN, tf32"]
+    kernels = [value["kernel"] for value in values]
+    assert kernels == ["template, tf32, nhwc", "cuDNN, tf32, nhwc"]
     assert values[1]["mJ for a GFLOP"] == pytest.approx(2 * values[0]["mJ for a GFLOP"])
 
 

@@ -79,7 +79,7 @@ _SLIGHT = dataclasses.replace(
     _BRIEF,
     warmup_s=0.3,
     warmup_max_s=0.3,
-    steady_slope_per_s=0.2,
+    steady_slope_per_s=math.inf,
     min_trials=3,
     min_measure_s=0.3,
     max_measure_s=0.6,

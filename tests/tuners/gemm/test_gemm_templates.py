@@ -116,7 +116,7 @@ def skinny(draw: st.DrawFn) -> SkinnyParameters:
         tile_n=draw(st.sampled_from([64, 128])),
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
-        split=draw(st.sampled_from([1, 2, 3, 8])),
+        split=draw(st.sampled_from([1, 2, 3])),
         copying_warps=draw(st.sampled_from([1, 4, 8])),
     )
 
@@ -232,6 +232,10 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
         replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
         Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
     ),
+    "skinny-groups-columns": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 12, 69, 70, "nt", "bfloat16", groups=(0, 11, 1), residual=True),
+    ),
     "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
     "wgmma_tf32-groups": (
         replace(TF32, blocks=3),
@@ -273,8 +277,8 @@ def test_it_computes_batches_and_groups(device, name):
             "wait_for_boxes<1>();  // the latest",
         ),
         ("simt-batch", "B + place.product *", "B + 0 *"),
-        ("skinny-groups", "place.row + row >= place.end", "place.row + row >= M"),
-        ("skinny-batch-unaligned", "(z * HEIGHT + y + line)", "(y + line)"),
+        ("skinny-groups", "place.end - place.row - first)", "M - place.row - first)"),
+        ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
         ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
         ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
     ],
@@ -568,15 +572,22 @@ FAULTS = {
     ),
     "skinny-sums-not-waited-for": (
         *(replace(SKINNY, split=2), HALF),
-        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+        [("  meet();\n  int first", "  __syncthreads();\n  int first")],
     ),
-    "skinny-block-ends-early": (
+    "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
-        [("meet();  // others read the sums of this block", "")],
+        [
+            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
-    "skinny-sums-kept-early": (
+    "skinny-sums-in-stages-that-are-read": (
         *(replace(SKINNY, tile_n=128), HALF),
-        [("__syncthreads();  // nothing is read or copied any more", "//")],
+        [
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
     "skinny-written": (
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
@@ -586,9 +597,18 @@ FAULTS = {
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
         [("shift % 2 * 16", "0")],
     ),
+    "skinny-view-at-another-element": (
+        *(SKINNY, Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=72)),
+        [("view * LDB % B_VIEWS", "0")],
+    ),
+    "skinny-columns-in-another-order": (
+        *(SKINNY, Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=72)),
+        [("return B_VIEWS == 1 ? line :", "return true ? line :")],
+    ),
     "skinny-line-not-cut-off": (
-        *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
-        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71, B=2),
+        [("if (left[i] < PIECE) whole = beginning(whole, left[i]);", "")],
     ),
 }
 
