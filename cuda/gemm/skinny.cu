@@ -11,10 +11,8 @@
 //   CONSUMERS          warpgroups that multiply, each 64 columns of C
 //   COPYING_WARPS      warps that copy
 //   B_KEPT             whether B may stay in the L2, since all of it fits
-//   A_MAPPED, B_MAPPED whether tensor maps describe the matrix; otherwise threads copy it, since its rows
+//   A_MAPPED, B_MAPPED whether a tensor map describes the matrix; otherwise threads copy it, since its rows
 //                      are not a multiple of 16 bytes apart
-//   B_VIEWS            tensor maps of B: 1, or as many as there are elements in 16 bytes. Each describes every
-//                      B_VIEWS-th row of a B by columns, a view: its rows are a multiple of 16 bytes apart
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n16k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   LEFT_PLACE, RIGHT_PLACE, ADD_PLACE   its other operands
@@ -40,14 +38,8 @@ static_assert(TILE_N == 64 * CONSUMERS && TILE_M % 8 == 0 && TILE_K % LINE == 0,
 #else
 #define A_PARAMETER const Element* __restrict__ A
 #endif
-#if B_VIEWS > 1
-#define B_PARAMETER                                                                    \
-  const __grid_constant__ CUtensorMap b_map, const __grid_constant__ CUtensorMap b_map1,  \
-      const __grid_constant__ CUtensorMap b_map2, const __grid_constant__ CUtensorMap b_map3, \
-      const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5, \
-      const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7
-#elif B_MAPPED
-#define B_PARAMETER const __grid_constant__ CUtensorMap b_map
+#if B_MAPPED
+#define B_PARAMETER const __grid_constant__ CUtensorMap B
 #else
 #define B_PARAMETER const Element* __restrict__ B
 #endif
@@ -139,7 +131,7 @@ constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
 
 // Warps that copy A and B where threads copy both: in proportion to their lines.
 constexpr int WARPS_OF_A = COPYING_WARPS == 1 ? 1 : max_of(1, COPYING_WARPS * A_SIDE / (A_SIDE + TILE_N));
-constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
+constexpr int A_COPIERS = 32 * (B_MAPPED ? COPYING_WARPS : WARPS_OF_A);
 constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
 
 // Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
@@ -184,60 +176,45 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 
 // ---- The steps of a block
 
-// The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
-__device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
-__device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED ? k : place.row; }
-__device__ __forceinline__ int x_of_b(Place place, int k) { return B_TRANSPOSED ? k : place.column; }
-__device__ __forceinline__ int y_of_b(Place place, int k) { return B_TRANSPOSED ? place.column : k; }
-
-// Let the tensor memory accelerator copy what maps describe. A view begins up to 15 bytes before its first
-// element, where an address is a multiple of 16; in a stage, its rows follow one another.
+// Copy a step, of which `place` and `k` are the beginning.
 template <class MatrixA, class MatrixB>
-__device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, const MatrixA& A,
-                                            const MatrixB& B, Place place, int k, Barrier& full,
-                                            unsigned long long of_a, unsigned long long of_b) {
-  if (MAPPED_BYTES > 0) arrive_expecting(full, MAPPED_BYTES);
+__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                          const MatrixB& B, Place place, int k, Barrier& full,
+                                          unsigned long long of_a, unsigned long long of_b) {
+  int thread = threadIdx.x - 128 * CONSUMERS;
+  if (MAPPED_BYTES > 0 && thread == 0) arrive_expecting(full, MAPPED_BYTES);
+  int x_of_b = B_TRANSPOSED ? k : place.column, y_of_b = B_TRANSPOSED ? place.column : k;
+  int x_of_a = A_TRANSPOSED ? place.row : k, y_of_a = A_TRANSPOSED ? k : place.row;
 #if B_MAPPED
 #pragma unroll
   for (int i = 0; i < B_BOXES; ++i) {
-#pragma unroll
-    for (int view = 0; view < B_VIEWS; ++view) {
-      copy_box(b_stage + (i * B_LINES + view * (B_LINES / B_VIEWS)) * LINE, *B[view],
-               x_of_b(place, k) + i * LINE + view * LDB % B_VIEWS, y_of_b(place, k) / B_VIEWS,
-               place.product, full, of_b);
+    if (thread == 0) {
+      copy_box(b_stage + i * B_LINES * LINE, B, x_of_b + i * LINE, y_of_b, place.product, full, of_b);
     }
+  }
+#else
+  if (thread < B_COPIERS) {
+    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
+        b_stage, B, x_of_b, y_of_b, place.product, thread);
   }
 #endif
 #if A_MAPPED
 #pragma unroll
   for (int i = 0; i < A_BOXES; ++i) {
-    copy_box(a_stage + i * A_LINES * LINE, A, x_of_a(place, k) + i * LINE, y_of_a(place, k),
-             matrix_of(place), full, of_a);
+    if (thread == 0) {
+      copy_box(a_stage + i * A_LINES * LINE, A, x_of_a + i * LINE, y_of_a, matrix_of(place), full, of_a);
+    }
   }
-#endif
-}
-
-// Copy what no map describes. Where that is only A, each warp copies the A of another step, so that several
-// are under way; otherwise all warps copy parts of a step.
-template <class MatrixA, class MatrixB>
-__device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, const MatrixA& A,
-                                            const MatrixB& B, Place place, int k, Barrier& full) {
-  int thread = threadIdx.x - 128 * CONSUMERS;
-#if !B_MAPPED
-  if (thread < B_COPIERS) {
-    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
-        b_stage, B, x_of_b(place, k), y_of_b(place, k), place.product, thread);
-  }
-#endif
-#if !A_MAPPED
-  if (B_MAPPED || COPIERS - thread <= A_COPIERS) {
+#else
+  if (COPIERS - thread <= A_COPIERS) {
     copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
-               A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
-                          (COPIERS - 1 - thread) % A_COPIERS);
+               A_COPIERS>(a_stage, A, x_of_a, y_of_a, matrix_of(place), COPIERS - 1 - thread);
   }
 #endif
-  written_for_async();
-  arrive_as_warp(full);
+  if (!A_MAPPED || !B_MAPPED) {
+    written_for_async();
+    arrive_as_warp(full);
+  }
 }
 
 // Where in a stage an operand begins, in elements.
@@ -283,11 +260,6 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
 constexpr int OWN_ROWS = (TILE_M + SPLIT - 1) / SPLIT, SUMS_LINE = TILE_N + 4;
 constexpr int SUMS_BEGIN = SPLIT == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
 
-// Which column of the tile is in a line of a stage.
-__device__ __forceinline__ int column_in(int line) {
-  return B_VIEWS == 1 ? line : line % (TILE_N / B_VIEWS) * B_VIEWS + line / (TILE_N / B_VIEWS);
-}
-
 // Write a sum to the shared memory of a block of the cluster.
 __device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 #if CLUSTERED
@@ -306,13 +278,12 @@ __device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 // Give each row to the block that adds it. A thread has pairs of neighbouring rows of C, in eight columns of
 // a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 __device__ __forceinline__ void give(float* lines, const float (&sums)[TILE_M / 2], int rank, int rows) {
-  int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16 + lane / 4;
-  int columns[2] = {column_in(first), column_in(first + 8)};
+  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < TILE_M / 2; ++i) {
     int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
     float* line = lines + (rank * OWN_ROWS + row % OWN_ROWS) * SUMS_LINE;
-    if (ALL_M || row < rows) write_sum(line + columns[i % 4 / 2], row / OWN_ROWS, sums[i]);
+    if (ALL_M || row < rows) write_sum(line + column + i % 4 / 2 * 8, row / OWN_ROWS, sums[i]);
   }
 }
 
@@ -333,15 +304,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Element* b_stages = aligned<Element>(memory);
   Element* a_stages = b_stages + STAGES * B_STAGE;
   float* lines = reinterpret_cast<float*>(b_stages + SUMS_BEGIN);
-#if B_VIEWS > 1
-  const CUtensorMap* const B[] = {&b_map, &b_map1, &b_map2, &b_map3, &b_map4, &b_map5, &b_map6, &b_map7};
-#elif B_MAPPED
-  const CUtensorMap* const B[] = {&b_map};
-#endif
   bool leader = threadIdx.x == 128 * CONSUMERS;
   if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
-      initialize(full[stage], (MAPPED_BYTES > 0) + (!B_MAPPED ? COPYING_WARPS : !A_MAPPED));
+      initialize(full[stage], (MAPPED_BYTES > 0) + (A_MAPPED && B_MAPPED ? 0 : COPYING_WARPS));
       initialize(empty[stage], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -353,34 +319,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
   Ring ring;
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
-  // The thread that has initialized the barriers need not wait for others to fill all stages.
   auto copy_next = [&] {
     wait(empty[ring.stage], ring.parity ^ 1);
-    copy_mapped(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-                step++ * TILE_K, full[ring.stage], of_a, of_b);
+    copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
+              step++ * TILE_K, full[ring.stage], of_a, of_b);
     ring.advance();
   };
-  if (MAPPED_BYTES > 0 && leader) {
+  // The thread that has initialized the barriers need not wait for others to fill all stages.
+  if (A_MAPPED && B_MAPPED && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
   __syncwarp();
   __syncthreads();
 
   if (own_warpgroup() >= CONSUMERS) {
-    if (A_MAPPED && B_MAPPED) {
-      while (leader && step < end) copy_next();
-    } else {
-      Ring copied;
-      int warp = threadIdx.x / 32 - 4 * CONSUMERS, turns = COPYING_WARPS > 1 ? COPYING_WARPS - 1 : 1;
-      for (int other = begin; other < end; ++other) {
-        if (MAPPED_BYTES > 0 && leader && step < end && step <= other) copy_next();
-        if (!B_MAPPED || (other - begin) % turns == warp - (COPYING_WARPS > 1)) {
-          wait(empty[copied.stage], copied.parity ^ 1);
-          copy_others(a_stages + copied.stage * A_STAGE, b_stages + copied.stage * B_STAGE, A, B, place,
-                      other * TILE_K, full[copied.stage]);
-        }
-        copied.advance();
-      }
+    if (!A_MAPPED || !B_MAPPED || leader) {
+      while (step < end) copy_next();
     }
     __syncwarp();
     wait_for_cluster();

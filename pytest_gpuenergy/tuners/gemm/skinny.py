@@ -20,7 +20,6 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     can_be_mapped,
     matrix_map,
     places_after,
-    row_views,
 )
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
@@ -36,9 +35,6 @@ _LINE = 64
 """The elements of a line in shared memory."""
 _DEPTH = 16
 """The products of each element in one instruction."""
-_VIEWS = 8
-"""The elements in 16 bytes: as many tensor maps describe every eighth row of a B by columns whose
-rows are not a multiple of 16 bytes apart, see `row_views`."""
 _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
@@ -120,7 +116,7 @@ class SkinnyParameters(Tiling):
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
-        copying = (1,) if _mapped(gemm) else _COPYING_WARPS if not _b_views(gemm) else (5,)
+        copying = (1,) if _mapped(gemm) else _COPYING_WARPS
         for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
             heights, _TILES_N, _TILES_K, splits, _RESIDENT, copying
         ):
@@ -172,7 +168,7 @@ class SkinnyParameters(Tiling):
     def _copied_bytes(self, gemm: Gemm) -> int:
         """Return the bytes of a stage that threads copy."""
         lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
-        lines += 0 if _b_views(gemm) else self.tile_n
+        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
     def _sums_bytes(self) -> int:
@@ -211,11 +207,8 @@ class SkinnyParameters(Tiling):
         read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        # All warps copy parts of a step or, where B has views, each the A of another step.
-        together, in_turn = self.copying_warps, 1
-        if _b_views(gemm):
-            together, in_turn = 1, max(1, self.copying_warps - 1)
-        batches = math.ceil(self._copied_bytes(gemm) / (together * _LOADED_AT_ONCE_BYTES)) / in_turn
+        at_once_bytes = _LOADED_AT_ONCE_BYTES * self.copying_warps
+        batches = math.ceil(self._copied_bytes(gemm) / at_once_bytes)
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
         alone = costs.step_cycles + costs.product_share * busy / self.consumers
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
@@ -250,8 +243,7 @@ class SkinnyParameters(Tiling):
             "COPYING_WARPS": self.copying_warps,
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
             "A_MAPPED": can_be_mapped(gemm, gemm.lda),
-            "B_MAPPED": _b_views(gemm) > 0,
-            "B_VIEWS": f"{max(1, _b_views(gemm))}",
+            "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
@@ -273,23 +265,13 @@ class SkinnyParameters(Tiling):
             dims = (gemm.M, gemm.K) if gemm.a_transposed else (gemm.K, gemm.M)
             height = self.tile_k if gemm.a_transposed else self.tile_m
             maps.append(matrix_map("A", gemm, dims, gemm.lda, height))
-        views = _b_views(gemm)
-        if views > 1:
-            maps += row_views("B", gemm, (gemm.K, gemm.N), gemm.ldb, self.tile_n)
-        elif views:
+        if can_be_mapped(gemm, gemm.ldb):
             dims = (gemm.K, gemm.N) if gemm.b_transposed else (gemm.N, gemm.K)
             height = self.tile_n if gemm.b_transposed else self.tile_k
             maps.append(matrix_map("B", gemm, dims, gemm.ldb, height))
         return tuple(maps)
 
 
-def _b_views(gemm: Gemm) -> int:
-    """Return the number of tensor maps of B, 0 if threads copy it."""
-    if can_be_mapped(gemm, gemm.ldb):
-        return 1
-    return _VIEWS if gemm.b_transposed and gemm.products == 1 else 0
-
-
 def _mapped(gemm: Gemm) -> bool:
-    """Return whether tensor maps describe both A and B."""
-    return can_be_mapped(gemm, gemm.lda) and _b_views(gemm) > 0
+    """Return whether tensor maps can describe both A and B."""
+    return can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb)

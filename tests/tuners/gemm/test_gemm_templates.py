@@ -597,14 +597,6 @@ FAULTS = {
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
         [("shift % 2 * 16", "0")],
     ),
-    "skinny-view-at-another-element": (
-        *(SKINNY, Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=72)),
-        [("view * LDB % B_VIEWS", "0")],
-    ),
-    "skinny-columns-in-another-order": (
-        *(SKINNY, Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=72)),
-        [("return B_VIEWS == 1 ? line :", "return true ? line :")],
-    ),
     "skinny-line-not-cut-off": (
         replace(SKINNY, copying_warps=4),
         Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71, B=2),
