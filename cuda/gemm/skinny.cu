@@ -1,4 +1,5 @@
-// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
+// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32, or of
+// 8 bits.
 //
 // Such a product takes as long as its B (the weights of a linear layer) takes to come from memory. The
 // instruction therefore computes C^T = B^T A^T: 64 columns of C are its rows, and the rows of C, of which
@@ -16,12 +17,14 @@
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n16k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   LEFT_PLACE, RIGHT_PLACE, ADD_PLACE   its other operands
-//   LEFT_ALONG, RIGHT_ALONG   1 if columns of C are along lines of B, and its rows along lines of A
+//   ALONG              its last operands: ", 1, 0" if columns of C are along lines of B, and its rows not along
+//                      lines of A; "" for elements of 8 bits, for which neither can be
+//   PROMOTED, B_SCALE_ROW   as in wgmma.cu
 
 #include <cuda.h>
 
 constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
-constexpr int DEPTH = 16;                    // columns of A and rows of B in one instruction
+constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 // Of A, lines along the rows of C are copied whole: the instruction reads the TILE_M first elements.
 constexpr int A_SIDE = A_TRANSPOSED ? (TILE_M + LINE - 1) / LINE * LINE : TILE_M;
 constexpr int A_STAGE = A_SIDE * TILE_K, B_STAGE = TILE_N * TILE_K;
@@ -243,16 +246,16 @@ constexpr unsigned __host__ __device__ further(int elements) {
 
 // Begin to add a product.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], unsigned long long left,
-                                             unsigned long long right) {
+                                             unsigned long long right, int add) {
   asm volatile(
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1, " LEFT_ALONG
-      ", " RIGHT_ALONG ";\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1" ALONG
+      ";\n"
       "}"
       : SUMS_OPERANDS
-      : "l"(left), "l"(right), "r"(1));
+      : "l"(left), "l"(right), "r"(add));
 }
 
 // Wait for all products but those of the latest `others` steps.
@@ -262,6 +265,46 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
 #pragma unroll
   for (int i = 0; i < TILE_M / 2; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
 }
+
+#if PROMOTED
+// Sums in float32 of what instructions add in steps, whose sums of 8-bit elements have about 14 bits.
+constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
+static_assert(TILE_K == BLOCK, "a step must be as long as a block");
+
+// What a thread's sums of a step are multiplied with: of rows of A, and of all of its columns of B.
+struct Factors {
+#if SCALES == 3
+  float of_rows[TILE_M / 4], of_columns;
+#endif
+};
+
+__device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale, Place place,
+                                              int within, int step) {
+  Factors factors;
+#if SCALES == 3
+#pragma unroll
+  for (int i = 0; i < TILE_M / 4; ++i) {
+    int row = place.row + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    factors.of_rows[i] = row < M ? a_scale[step * M + row] : 0.0f;
+  }
+  int column = place.column + within;
+  factors.of_columns = column < N ? b_scale[column / BLOCK * B_SCALE_ROW + step] : 0.0f;
+#endif
+  return factors;
+}
+
+__device__ __forceinline__ void promote(float (&totals)[TILE_M / 2], const float (&sums)[TILE_M / 2],
+                                        const Factors& factors) {
+#pragma unroll
+  for (int i = 0; i < TILE_M / 2; ++i) {
+#if SCALES == 3
+    totals[i] = fmaf(factors.of_rows[i / 4 * 2 + i % 2] * factors.of_columns, sums[i], totals[i]);
+#else
+    totals[i] += sums[i];
+#endif
+  }
+}
+#endif
 
 // ---- The sums of a cluster, in shared memory
 
@@ -302,13 +345,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __cluster_dims__(SPLIT, 1, 1)
 #endif
     gemm(A_PARAMETER, B_PARAMETER,
+#if SCALES
+         const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-         const Element* __restrict__ bias,
+         const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-         const Element* __restrict__ residual,
+         const Result* __restrict__ residual,
 #endif
-         Element* __restrict__ C) {
+         Result* __restrict__ C) {
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* b_stages = aligned<Element>(memory);
@@ -366,16 +412,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unsigned long long left = described(b_stages + place_in_b(column, 0), TILE_K * 128, 1024);
     unsigned long long right = described(a_stages, TILE_K * 128, 1024);
     int before = 0;  // the stage of the step before
+#if PROMOTED
+    float part[TILE_M / 2];
+    Factors factors = factors_of(A_SCALE, B_SCALE, place, column, begin);
+#else
+    float (&part)[TILE_M / 2] = sums;
+#endif
     for (; step < end; ++step) {
       wait(full[ring.stage], ring.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
       for (int k = 0; k < TILE_K; k += DEPTH) {
-        multiply_add(sums, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
-                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)));
+        multiply_add(part, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
+                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)),
+                     !PROMOTED || k > 0);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#if PROMOTED
+      // What the next step needs is on its way meanwhile.
+      Factors next = factors_of(A_SCALE, B_SCALE, place, column, min(step + 1, STEPS - 1));
+      finish<0>(part);
+      promote(sums, part, factors);
+      factors = next;
+#else
       finish<1>(sums);
+#endif
       if (threadIdx.x % 128 == 0 && step > begin) arrive(empty[before]);
       before = ring.stage;
       ring.advance();
@@ -397,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       pair[0] += both.x;
       pair[1] += both.y;
     }
-    end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, first + row, column);
+    end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<ALL_M && ALL_N>(pair, first + row, column);
     store_pair<ALL_N>(C + place_in_c(place) + (first + row) * LDC + column, LDC,
                       N - place.column - column, pair[0], pair[1]);
   }
