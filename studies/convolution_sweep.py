@@ -152,7 +152,8 @@ class Sweep:
         seconds: how long the energy of each finalist is measured; 0 for not at all.
         earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
         late: whether no launch begins early.
-        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only.
+        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only, and
+            bfloat16 only for the cases.
         light: how names of layers begin whose energy is not measured.
         few: how many kernels of each way to copy are tried; 0 for more.
         rows: what was measured: kernels, and finalists beside cuDNN.
@@ -177,7 +178,8 @@ class Sweep:
 
     def candidates(self, conv: Conv2d) -> list[tuple[Any, Kernel]]:
         """Return parameters and their kernels."""
-        some = self.best.get((conv.layout, conv.shape)) if conv.mode == "bfloat16" else None
+        like_half = conv.mode == "bfloat16" and not self.brief
+        some = self.best.get((conv.layout, conv.shape)) if like_half else None
         name = conv.name.removesuffix(conv.suffix)
         again = self.earlier.get((conv.mode, conv.layout, name), [])
         tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
@@ -198,13 +200,16 @@ class Sweep:
         if self.brief:
             every = [(layer, mode) for layer in layers for mode in self.modes]
         for layer, mode in every:
+            if self.brief and mode == "bfloat16" and not layer.name.startswith("case"):
+                continue
             layouts = ("nhwc",) if self.brief and mode != "3xtf32" else CONV_LAYOUTS
             yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
 
     def compile(self, layers: Sequence[Conv2d]) -> None:
         """Begin to compile all kernels whose parameters are known."""
         for _, mode, convs in self.varied(layers):
-            for conv in convs if mode != "bfloat16" or "float16" not in self.modes else ():
+            later = mode == "bfloat16" and "float16" in self.modes and not self.brief
+            for conv in () if later else convs:
                 for _, kernel in self.candidates(conv):
                     self.submit(kernel)
                 if (packing := packing_of(conv, self.few)) is not None:
@@ -442,7 +447,7 @@ def trials_of(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> list[
     found.sort(key=lambda one: one.seconds)
     if conv.mode == "float16":
         sweep.best[conv.layout, conv.shape] = best = [one.parts[2] for one in found[:2]]
-        for parameters in best if "bfloat16" in sweep.modes else ():
+        for parameters in best if "bfloat16" in sweep.modes and not sweep.brief else ():
             sweep.submit(parameters.kernel(conv.varied(mode="bfloat16")))
     return found
 
@@ -561,7 +566,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--brief",
         action="store_true",
-        help="all modes of a layer first; other modes than 3xtf32 in NHWC only",
+        help="all modes of a layer first; other modes than 3xtf32 in NHWC only; bfloat16 of cases",
     )
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")

@@ -156,12 +156,12 @@ class Card:
         self.space = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
         self.stream = cupy.cuda.Stream(non_blocking=True)
 
-    def check(self) -> None:
-        """End the process with exit code 3 if the card cannot be used any more."""
+    def check(self, instead: str) -> None:
+        """End the process with exit code 3 if it cannot use the card any more; say what to do."""
         try:
             self.torch.cuda.synchronize()
         except Exception as error:
-            print(f"The card cannot be used any more: {error}", flush=True)
+            print(f"The card cannot be used any more ({error}). {instead}", flush=True)
             os._exit(3)
 
     def tensors(self, gemm: Gemm) -> dict[str, Any]:
@@ -354,10 +354,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
     )
+    parser.add_argument("--first", type=int, default=0, help="How many products are left out")
     parser.add_argument("--dry", action="store_true", help="List the products only")
     options = parser.parse_args(words)
     started_s = time.monotonic()
-    tasks = planned(options)
+    tasks = planned(options)[options.first :]
     if options.dry:
         for one in tasks:
             gemm = one.gemm
@@ -373,8 +374,8 @@ def main(words: Sequence[str] | None = None) -> None:
         ranked = [futures[task.gemm] for task in tasks]
         compilers = NvrtcCompilers("sm_90a", cache_dir("untuned"), processes=cores)
         try:
-            with options.out.open("w") as out:
-                measure(tasks, ranked, compilers, out, started_s)
+            with options.out.open("a") as out:
+                measure(tasks, ranked, compilers, out, started_s, options.first)
         finally:
             compilers.close()
             pool.shutdown(cancel_futures=True)
@@ -386,6 +387,7 @@ def measure(
     compilers: NvrtcCompilers,
     out: TextIO,
     started_s: float,
+    first: int,
 ) -> None:
     """Time the kernels of all products, and write a line of each."""
     card = Card()
@@ -431,7 +433,7 @@ def measure(
             except (KernelFault, *card.errors) as fault:
                 print("FAULT", gemm.signature, recipe, str(fault)[:200], flush=True)
                 write(row, None, error=str(fault)[:200])
-                card.check()
+                card.check(f"--first {first + number + 1} leaves this product out.")
                 continue
             write(row, timed)
             times_ms[rank] = timed.time_ms

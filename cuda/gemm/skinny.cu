@@ -134,7 +134,7 @@ constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
 
 // Warps that copy A and B where threads copy both: in proportion to their lines.
 constexpr int WARPS_OF_A = COPYING_WARPS == 1 ? 1 : max_of(1, COPYING_WARPS * A_SIDE / (A_SIDE + TILE_N));
-constexpr int A_COPIERS = 32 * (B_MAPPED ? COPYING_WARPS : WARPS_OF_A);
+constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
 constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
 
 // Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
@@ -179,45 +179,55 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 
 // ---- The steps of a block
 
-// Copy a step, of which `place` and `k` are the beginning.
+// The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
+__device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
+__device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED ? k : place.row; }
+__device__ __forceinline__ int x_of_b(Place place, int k) { return B_TRANSPOSED ? k : place.column; }
+__device__ __forceinline__ int y_of_b(Place place, int k) { return B_TRANSPOSED ? place.column : k; }
+
+// Let the tensor memory accelerator copy what maps describe.
 template <class MatrixA, class MatrixB>
-__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, const MatrixA& A,
-                                          const MatrixB& B, Place place, int k, Barrier& full,
-                                          unsigned long long of_a, unsigned long long of_b) {
-  int thread = threadIdx.x - 128 * CONSUMERS;
-  if (MAPPED_BYTES > 0 && thread == 0) arrive_expecting(full, MAPPED_BYTES);
-  int x_of_b = B_TRANSPOSED ? k : place.column, y_of_b = B_TRANSPOSED ? place.column : k;
-  int x_of_a = A_TRANSPOSED ? place.row : k, y_of_a = A_TRANSPOSED ? k : place.row;
+__device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full,
+                                            unsigned long long of_a, unsigned long long of_b) {
+  if (MAPPED_BYTES > 0) arrive_expecting(full, MAPPED_BYTES);
 #if B_MAPPED
 #pragma unroll
   for (int i = 0; i < B_BOXES; ++i) {
-    if (thread == 0) {
-      copy_box(b_stage + i * B_LINES * LINE, B, x_of_b + i * LINE, y_of_b, place.product, full, of_b);
-    }
-  }
-#else
-  if (thread < B_COPIERS) {
-    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
-        b_stage, B, x_of_b, y_of_b, place.product, thread);
+    copy_box(b_stage + i * B_LINES * LINE, B, x_of_b(place, k) + i * LINE, y_of_b(place, k),
+             place.product, full, of_b);
   }
 #endif
 #if A_MAPPED
 #pragma unroll
   for (int i = 0; i < A_BOXES; ++i) {
-    if (thread == 0) {
-      copy_box(a_stage + i * A_LINES * LINE, A, x_of_a + i * LINE, y_of_a, matrix_of(place), full, of_a);
-    }
-  }
-#else
-  if (COPIERS - thread <= A_COPIERS) {
-    copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
-               A_COPIERS>(a_stage, A, x_of_a, y_of_a, matrix_of(place), COPIERS - 1 - thread);
+    copy_box(a_stage + i * A_LINES * LINE, A, x_of_a(place, k) + i * LINE, y_of_a(place, k),
+             matrix_of(place), full, of_a);
   }
 #endif
-  if (!A_MAPPED || !B_MAPPED) {
-    written_for_async();
-    arrive_as_warp(full);
+}
+
+// Copy what no map describes. Where that is only A, each warp copies the A of another step, so that several
+// are under way; otherwise all warps copy parts of a step.
+template <class MatrixA, class MatrixB>
+__device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full) {
+  int thread = threadIdx.x - 128 * CONSUMERS;
+#if !B_MAPPED
+  if (thread < B_COPIERS) {
+    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
+        b_stage, B, x_of_b(place, k), y_of_b(place, k), place.product, thread);
   }
+#endif
+#if !A_MAPPED
+  if (B_MAPPED || COPIERS - thread <= A_COPIERS) {
+    copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
+               A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
+                          (COPIERS - 1 - thread) % A_COPIERS);
+  }
+#endif
+  written_for_async();
+  arrive_as_warp(full);
 }
 
 // Where in a stage an operand begins, in elements.
@@ -353,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   bool leader = threadIdx.x == 128 * CONSUMERS;
   if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
-      initialize(full[stage], (MAPPED_BYTES > 0) + (A_MAPPED && B_MAPPED ? 0 : COPYING_WARPS));
+      initialize(full[stage], (MAPPED_BYTES > 0) + (!B_MAPPED ? COPYING_WARPS : !A_MAPPED));
       initialize(empty[stage], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -365,22 +375,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
   Ring ring;
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
+  // The thread that has initialized the barriers need not wait for others to fill all stages.
   auto copy_next = [&] {
     wait(empty[ring.stage], ring.parity ^ 1);
-    copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-              step++ * TILE_K, full[ring.stage], of_a, of_b);
+    copy_mapped(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
+                step++ * TILE_K, full[ring.stage], of_a, of_b);
     ring.advance();
   };
-  // The thread that has initialized the barriers need not wait for others to fill all stages.
-  if (A_MAPPED && B_MAPPED && leader) {
+  if (MAPPED_BYTES > 0 && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
   __syncwarp();
   __syncthreads();
 
   if (own_warpgroup() >= CONSUMERS) {
-    if (!A_MAPPED || !B_MAPPED || leader) {
-      while (step < end) copy_next();
+    if (A_MAPPED && B_MAPPED) {
+      while (leader && step < end) copy_next();
+    } else {
+      Ring copied;
+      int warp = threadIdx.x / 32 - 4 * CONSUMERS, turns = COPYING_WARPS > 1 ? COPYING_WARPS - 1 : 1;
+      for (int other = begin; other < end; ++other) {
+        if (MAPPED_BYTES > 0 && leader && step < end && step <= other) copy_next();
+        if (!B_MAPPED || (other - begin) % turns == warp - (COPYING_WARPS > 1)) {
+          wait(empty[copied.stage], copied.parity ^ 1);
+          copy_others(a_stages + copied.stage * A_STAGE, b_stages + copied.stage * B_STAGE, A, B, place,
+                      other * TILE_K, full[copied.stage]);
+        }
+        copied.advance();
+      }
     }
     __syncwarp();
     wait_for_cluster();

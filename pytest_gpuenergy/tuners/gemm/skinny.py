@@ -127,7 +127,7 @@ class SkinnyParameters(Tiling):
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
-        copying = (1,) if _mapped(gemm) else _COPYING_WARPS
+        copying = (1,) if _mapped(gemm) else _COPYING_WARPS if not _b_mapped(gemm) else (5,)
         for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
             heights, _TILES_N, _depths(gemm), splits, _RESIDENT, copying
         ):
@@ -178,8 +178,8 @@ class SkinnyParameters(Tiling):
 
     def _copied_bytes(self, gemm: Gemm) -> int:
         """Return the bytes of a stage that threads copy."""
-        lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
-        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
+        lines = 0 if _a_mapped(gemm) else self._side_of_a(gemm)
+        lines += 0 if _b_mapped(gemm) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
     def _sums_bytes(self) -> int:
@@ -220,8 +220,11 @@ class SkinnyParameters(Tiling):
         read = _DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / depth * max(instruction, read)
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        at_once_bytes = _LOADED_AT_ONCE_BYTES * self.copying_warps
-        batches = math.ceil(self._copied_bytes(gemm) / at_once_bytes)
+        # All warps copy parts of a step or, where only A is copied, each the A of another step.
+        together, in_turn = self.copying_warps, 1
+        if _b_mapped(gemm):
+            together, in_turn = 1, max(1, self.copying_warps - 1)
+        batches = math.ceil(self._copied_bytes(gemm) / (together * _LOADED_AT_ONCE_BYTES)) / in_turn
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
         alone = costs.step_cycles + costs.product_share * busy / self.consumers
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
@@ -263,8 +266,8 @@ class SkinnyParameters(Tiling):
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
-            "A_MAPPED": can_be_mapped(gemm, gemm.lda),
-            "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
+            "A_MAPPED": _a_mapped(gemm),
+            "B_MAPPED": _b_mapped(gemm),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
@@ -283,11 +286,11 @@ class SkinnyParameters(Tiling):
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that can be mapped."""
         maps = []
-        if can_be_mapped(gemm, gemm.lda):
+        if _a_mapped(gemm):
             dims = (gemm.M, gemm.K) if gemm.a_transposed else (gemm.K, gemm.M)
             height = self.tile_k if gemm.a_transposed else self.tile_m
             maps.append(matrix_map("A", gemm, dims, gemm.lda, height))
-        if can_be_mapped(gemm, gemm.ldb):
+        if _b_mapped(gemm):
             dims = (gemm.K, gemm.N) if gemm.b_transposed else (gemm.N, gemm.K)
             height = self.tile_n if gemm.b_transposed else self.tile_k
             maps.append(matrix_map("B", gemm, dims, gemm.ldb, height))
@@ -301,6 +304,17 @@ def _depths(gemm: Gemm) -> tuple[int, ...]:
     return (SCALE_BLOCK, 2 * SCALE_BLOCK) if gemm.accumulation == "fast" else (SCALE_BLOCK,)
 
 
+def _a_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
+    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
+    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
+
+
+def _b_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes B."""
+    return can_be_mapped(gemm, gemm.ldb)
+
+
 def _mapped(gemm: Gemm) -> bool:
-    """Return whether tensor maps can describe both A and B."""
-    return can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb)
+    """Return whether tensor maps describe both A and B."""
+    return _a_mapped(gemm) and _b_mapped(gemm)
