@@ -114,15 +114,15 @@ class Trial:
     @property
     def family(self) -> str:
         """The templates that share the same costs."""
-        name = str(self.tiling.template)
-        return "hopper" if name.startswith("wgmma") else name
+        return str(self.tiling.family)
 
     @property
     def group(self) -> tuple[object, ...]:
         """What the trials have in common that may be compared."""
         kind = "records" if self.source == "records" else self.source
+        scales = (self.gemm.scaling, self.gemm.accumulation, self.gemm.quantize)
         several = self.gemm.B, self.gemm.groups
-        return kind, self.gpu, self.size, self.gemm.layout, several, self.gemm.mode
+        return kind, self.gpu, self.size, self.gemm.layout, several, self.gemm.mode, *scales
 
     @cached_property
     def cycles(self) -> float:
@@ -376,6 +376,13 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "transposed_share": (1.0, 1.0),
         "turns_share": (1.0, 0.1),
         "waiting_cycles": (150, 1.0),
+    },
+    "float8": {
+        **_ALL,
+        "cluster_cycles": (500, 1.0),
+        "cluster_m_share": (1.03, 0.05),
+        "cluster_n_share": (1.05, 0.05),
+        "sums_share": (2.0, 0.7),
     },
     "skinny": {
         "product_share": (1.1, 0.3),

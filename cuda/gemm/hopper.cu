@@ -11,7 +11,13 @@
 
 constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
-constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
+// Rows of A that are copied of a tile: if there are fewer, those that exist, up to the end of a pattern.
+// Instructions do not mind what the others hold, but threads that prepare A would.
+constexpr int PATTERN_M = 8 * CLUSTER_N;
+constexpr int COPIED_M = A_TRANSPOSED || sizeof(Element) > 2 || M >= TILE_M
+                             ? TILE_M
+                             : (M + PATTERN_M - 1) / PATTERN_M * PATTERN_M;
+constexpr int STAGE_BYTES = (COPIED_M * TILE_K + B_STAGE) * sizeof(Element);
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 
 // ---- What a block computes
@@ -46,8 +52,9 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
 // ---- Clusters: blocks of the same rows share A, and those of the same columns share B
 
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself
-constexpr int A_SLICE = TILE_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
-static_assert(A_SLICE % LINE == 0 && B_SLICE % LINE == 0, "slices must consist of boxes");
+constexpr int A_SLICE = COPIED_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
+static_assert(A_SLICE % (A_TRANSPOSED ? LINE : 8) == 0 && B_SLICE % (B_TRANSPOSED ? 8 : LINE) == 0,
+              "slices must consist of boxes, whose patterns repeat after eight lines");
 
 __device__ __forceinline__ int own_rank() { return blockIdx.x % CLUSTER; }
 
@@ -132,7 +139,7 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, int z,
-                                          const Element* from) {
+                                          const void* from) {
 #if PRODUCTS > 1
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"

@@ -1,4 +1,5 @@
-// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
+// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32, or of
+// 8 bits.
 //
 // Such a product takes as long as its B (the weights of a linear layer) takes to come from memory. The
 // instruction therefore computes C^T = B^T A^T: 64 columns of C are its rows, and the rows of C, of which
@@ -16,12 +17,14 @@
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n16k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   LEFT_PLACE, RIGHT_PLACE, ADD_PLACE   its other operands
-//   LEFT_ALONG, RIGHT_ALONG   1 if columns of C are along lines of B, and its rows along lines of A
+//   ALONG              its last operands: ", 1, 0" if columns of C are along lines of B, and its rows not along
+//                      lines of A; "" for elements of 8 bits, for which neither can be
+//   PROMOTED, B_SCALE_ROW   as in wgmma.cu
 
 #include <cuda.h>
 
 constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
-constexpr int DEPTH = 16;                    // columns of A and rows of B in one instruction
+constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 // Of A, lines along the rows of C are copied whole: the instruction reads the TILE_M first elements.
 constexpr int A_SIDE = A_TRANSPOSED ? (TILE_M + LINE - 1) / LINE * LINE : TILE_M;
 constexpr int A_STAGE = A_SIDE * TILE_K, B_STAGE = TILE_N * TILE_K;
@@ -131,7 +134,7 @@ constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
 
 // Warps that copy A and B where threads copy both: in proportion to their lines.
 constexpr int WARPS_OF_A = COPYING_WARPS == 1 ? 1 : max_of(1, COPYING_WARPS * A_SIDE / (A_SIDE + TILE_N));
-constexpr int A_COPIERS = 32 * (B_MAPPED ? COPYING_WARPS : WARPS_OF_A);
+constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
 constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
 
 // Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
@@ -176,45 +179,55 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 
 // ---- The steps of a block
 
-// Copy a step, of which `place` and `k` are the beginning.
+// The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
+__device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
+__device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED ? k : place.row; }
+__device__ __forceinline__ int x_of_b(Place place, int k) { return B_TRANSPOSED ? k : place.column; }
+__device__ __forceinline__ int y_of_b(Place place, int k) { return B_TRANSPOSED ? place.column : k; }
+
+// Let the tensor memory accelerator copy what maps describe.
 template <class MatrixA, class MatrixB>
-__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, const MatrixA& A,
-                                          const MatrixB& B, Place place, int k, Barrier& full,
-                                          unsigned long long of_a, unsigned long long of_b) {
-  int thread = threadIdx.x - 128 * CONSUMERS;
-  if (MAPPED_BYTES > 0 && thread == 0) arrive_expecting(full, MAPPED_BYTES);
-  int x_of_b = B_TRANSPOSED ? k : place.column, y_of_b = B_TRANSPOSED ? place.column : k;
-  int x_of_a = A_TRANSPOSED ? place.row : k, y_of_a = A_TRANSPOSED ? k : place.row;
+__device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full,
+                                            unsigned long long of_a, unsigned long long of_b) {
+  if (MAPPED_BYTES > 0) arrive_expecting(full, MAPPED_BYTES);
 #if B_MAPPED
 #pragma unroll
   for (int i = 0; i < B_BOXES; ++i) {
-    if (thread == 0) {
-      copy_box(b_stage + i * B_LINES * LINE, B, x_of_b + i * LINE, y_of_b, place.product, full, of_b);
-    }
-  }
-#else
-  if (thread < B_COPIERS) {
-    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
-        b_stage, B, x_of_b, y_of_b, place.product, thread);
+    copy_box(b_stage + i * B_LINES * LINE, B, x_of_b(place, k) + i * LINE, y_of_b(place, k),
+             place.product, full, of_b);
   }
 #endif
 #if A_MAPPED
 #pragma unroll
   for (int i = 0; i < A_BOXES; ++i) {
-    if (thread == 0) {
-      copy_box(a_stage + i * A_LINES * LINE, A, x_of_a + i * LINE, y_of_a, matrix_of(place), full, of_a);
-    }
-  }
-#else
-  if (COPIERS - thread <= A_COPIERS) {
-    copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
-               A_COPIERS>(a_stage, A, x_of_a, y_of_a, matrix_of(place), COPIERS - 1 - thread);
+    copy_box(a_stage + i * A_LINES * LINE, A, x_of_a(place, k) + i * LINE, y_of_a(place, k),
+             matrix_of(place), full, of_a);
   }
 #endif
-  if (!A_MAPPED || !B_MAPPED) {
-    written_for_async();
-    arrive_as_warp(full);
+}
+
+// Copy what no map describes. Where that is only A, each warp copies the A of another step, so that several
+// are under way; otherwise all warps copy parts of a step.
+template <class MatrixA, class MatrixB>
+__device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full) {
+  int thread = threadIdx.x - 128 * CONSUMERS;
+#if !B_MAPPED
+  if (thread < B_COPIERS) {
+    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
+        b_stage, B, x_of_b(place, k), y_of_b(place, k), place.product, thread);
   }
+#endif
+#if !A_MAPPED
+  if (B_MAPPED || COPIERS - thread <= A_COPIERS) {
+    copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
+               A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
+                          (COPIERS - 1 - thread) % A_COPIERS);
+  }
+#endif
+  written_for_async();
+  arrive_as_warp(full);
 }
 
 // Where in a stage an operand begins, in elements.
@@ -233,16 +246,16 @@ constexpr unsigned __host__ __device__ further(int elements) {
 
 // Begin to add a product.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], unsigned long long left,
-                                             unsigned long long right) {
+                                             unsigned long long right, int add) {
   asm volatile(
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1, " LEFT_ALONG
-      ", " RIGHT_ALONG ";\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1" ALONG
+      ";\n"
       "}"
       : SUMS_OPERANDS
-      : "l"(left), "l"(right), "r"(1));
+      : "l"(left), "l"(right), "r"(add));
 }
 
 // Wait for all products but those of the latest `others` steps.
@@ -252,6 +265,46 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
 #pragma unroll
   for (int i = 0; i < TILE_M / 2; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
 }
+
+#if PROMOTED
+// Sums in float32 of what instructions add in steps, whose sums of 8-bit elements have about 14 bits.
+constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
+static_assert(TILE_K == BLOCK, "a step must be as long as a block");
+
+// What a thread's sums of a step are multiplied with: of rows of A, and of all of its columns of B.
+struct Factors {
+#if SCALES == 3
+  float of_rows[TILE_M / 4], of_columns;
+#endif
+};
+
+__device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale, Place place,
+                                              int within, int step) {
+  Factors factors;
+#if SCALES == 3
+#pragma unroll
+  for (int i = 0; i < TILE_M / 4; ++i) {
+    int row = place.row + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    factors.of_rows[i] = row < M ? a_scale[step * M + row] : 0.0f;
+  }
+  int column = place.column + within;
+  factors.of_columns = column < N ? b_scale[column / BLOCK * B_SCALE_ROW + step] : 0.0f;
+#endif
+  return factors;
+}
+
+__device__ __forceinline__ void promote(float (&totals)[TILE_M / 2], const float (&sums)[TILE_M / 2],
+                                        const Factors& factors) {
+#pragma unroll
+  for (int i = 0; i < TILE_M / 2; ++i) {
+#if SCALES == 3
+    totals[i] = fmaf(factors.of_rows[i / 4 * 2 + i % 2] * factors.of_columns, sums[i], totals[i]);
+#else
+    totals[i] += sums[i];
+#endif
+  }
+}
+#endif
 
 // ---- The sums of a cluster, in shared memory
 
@@ -292,13 +345,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __cluster_dims__(SPLIT, 1, 1)
 #endif
     gemm(A_PARAMETER, B_PARAMETER,
+#if SCALES
+         const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-         const Element* __restrict__ bias,
+         const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-         const Element* __restrict__ residual,
+         const Result* __restrict__ residual,
 #endif
-         Element* __restrict__ C) {
+         Result* __restrict__ C) {
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* b_stages = aligned<Element>(memory);
@@ -307,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   bool leader = threadIdx.x == 128 * CONSUMERS;
   if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
-      initialize(full[stage], (MAPPED_BYTES > 0) + (A_MAPPED && B_MAPPED ? 0 : COPYING_WARPS));
+      initialize(full[stage], (MAPPED_BYTES > 0) + (!B_MAPPED ? COPYING_WARPS : !A_MAPPED));
       initialize(empty[stage], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -319,22 +375,34 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
   Ring ring;
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
+  // The thread that has initialized the barriers need not wait for others to fill all stages.
   auto copy_next = [&] {
     wait(empty[ring.stage], ring.parity ^ 1);
-    copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-              step++ * TILE_K, full[ring.stage], of_a, of_b);
+    copy_mapped(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
+                step++ * TILE_K, full[ring.stage], of_a, of_b);
     ring.advance();
   };
-  // The thread that has initialized the barriers need not wait for others to fill all stages.
-  if (A_MAPPED && B_MAPPED && leader) {
+  if (MAPPED_BYTES > 0 && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
   __syncwarp();
   __syncthreads();
 
   if (own_warpgroup() >= CONSUMERS) {
-    if (!A_MAPPED || !B_MAPPED || leader) {
-      while (step < end) copy_next();
+    if (A_MAPPED && B_MAPPED) {
+      while (leader && step < end) copy_next();
+    } else {
+      Ring copied;
+      int warp = threadIdx.x / 32 - 4 * CONSUMERS, turns = COPYING_WARPS > 1 ? COPYING_WARPS - 1 : 1;
+      for (int other = begin; other < end; ++other) {
+        if (MAPPED_BYTES > 0 && leader && step < end && step <= other) copy_next();
+        if (!B_MAPPED || (other - begin) % turns == warp - (COPYING_WARPS > 1)) {
+          wait(empty[copied.stage], copied.parity ^ 1);
+          copy_others(a_stages + copied.stage * A_STAGE, b_stages + copied.stage * B_STAGE, A, B, place,
+                      other * TILE_K, full[copied.stage]);
+        }
+        copied.advance();
+      }
     }
     __syncwarp();
     wait_for_cluster();
@@ -344,16 +412,31 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     unsigned long long left = described(b_stages + place_in_b(column, 0), TILE_K * 128, 1024);
     unsigned long long right = described(a_stages, TILE_K * 128, 1024);
     int before = 0;  // the stage of the step before
+#if PROMOTED
+    float part[TILE_M / 2];
+    Factors factors = factors_of(A_SCALE, B_SCALE, place, column, begin);
+#else
+    float (&part)[TILE_M / 2] = sums;
+#endif
     for (; step < end; ++step) {
       wait(full[ring.stage], ring.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
       for (int k = 0; k < TILE_K; k += DEPTH) {
-        multiply_add(sums, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
-                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)));
+        multiply_add(part, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
+                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)),
+                     !PROMOTED || k > 0);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#if PROMOTED
+      // What the next step needs is on its way meanwhile.
+      Factors next = factors_of(A_SCALE, B_SCALE, place, column, min(step + 1, STEPS - 1));
+      finish<0>(part);
+      promote(sums, part, factors);
+      factors = next;
+#else
       finish<1>(sums);
+#endif
       if (threadIdx.x % 128 == 0 && step > begin) arrive(empty[before]);
       before = ring.stage;
       ring.advance();
@@ -375,7 +458,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       pair[0] += both.x;
       pair[1] += both.y;
     }
-    end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, first + row, column);
+    end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<ALL_M && ALL_N>(pair, first + row, column);
     store_pair<ALL_N>(C + place_in_c(place) + (first + row) * LDC + column, LDC,
                       N - place.column - column, pair[0], pair[1]);
   }

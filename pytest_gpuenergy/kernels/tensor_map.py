@@ -11,7 +11,17 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import stored_as, whole_sizes
 
 Swizzle = Literal[0, 32, 64, 128]
-MapType = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]
+MapType = Literal[
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int32",
+    "int64",
+    "uint8",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 
 _MAX_DIMENSIONS = 5
 _LARGEST_DIMENSION, _LARGEST_BOX, _MOST_PIXELS = 1 << 32, 256, 1024

@@ -317,13 +317,26 @@ def _profile_on(
 ) -> ProfileRun:
     """Profile a loaded program, and write its files."""
     folder = options.folder if ranks.count == 1 else folder_of_rank(options.folder, ranks.rank)
-    sampler = None if gpu is None else PowerSampler(gpu)
     prompt = options.prompt(program.prompt)
-    with sampler or nullcontext():
-        profiled = profile_program(program, prompt, folder, device, options.runs, sampler, ranks)
-    record = profiled.record
-    with garbage_ignored():
-        found = extract_kernels(folder, host=device == HOST)
+    for is_last in (False, True):
+        sampler = None if gpu is None else PowerSampler(gpu)
+        with sampler or nullcontext():
+            profiled = profile_program(
+                program, prompt, folder, device, options.runs, sampler, ranks
+            )
+        record = profiled.record
+        with garbage_ignored():
+            found = extract_kernels(folder, host=device == HOST)
+        # On an H200, the first trace of a process had a time of 0 for all launches (2026-11-29).
+        timeless = [one for one in found.launches if not one.duration_us]
+        if not any(ranks.gathered(bool(found.launches) and len(timeless) == len(found.launches))):
+            break
+        if is_last:
+            raise DeviceError(
+                f"The profiler recorded no times of what {program.name} launched on {device}: "
+                "profile again, while no other process profiles this GPU."
+            )
+        tell("The profiler recorded no times of launches: the program is profiled once more.")
     if sampler is not None:
         try:
             power, curve = sampler.placed(profiled.reads, found.clock)

@@ -19,7 +19,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_first_launch
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, stored_as
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
@@ -56,8 +56,10 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
     Where there are several products, it has a third dimension, so that no box has parts of two
     matrices; groups have one A and one C.
     """
-    box: tuple[int, ...] = (LINE_BYTES // gemm.element_bytes, height)
-    strides: tuple[int, ...] = (gemm.element_bytes * row,)
+    dtype = gemm.output_type if tensor == "C" else gemm.dtype
+    itemsize = stored_as(dtype).itemsize
+    box: tuple[int, ...] = (LINE_BYTES // itemsize, height)
+    strides: tuple[int, ...] = (itemsize * row,)
     if gemm.products > 1:
         matrices = gemm.products if gemm.is_batch or tensor == "B" else 1
         strides, box = (*strides, strides[0] * dims[1]), (*box, 1)
@@ -65,7 +67,7 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
     return TensorMap(
         f"{tensor.lower()}_map",
         tensor,
-        gemm.dtype,
+        dtype,
         dims,
         strides,
         box,
@@ -79,6 +81,8 @@ WARPGROUP_ROWS = 64
 """The rows that a warpgroup computes in one instruction."""
 _ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
+_LINES_OF_PATTERN = 8
+"""The lines after which the pattern of swizzled pieces repeats."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
@@ -264,6 +268,11 @@ class HopperTiling(Tiling):
         return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
 
     @property
+    def text(self) -> str:
+        """The name of the template's text in ``cuda/gemm``."""
+        return self.template
+
+    @property
     def threads(self) -> int:
         return WARPGROUP * (self.consumers + 1)
 
@@ -276,14 +285,24 @@ class HopperTiling(Tiling):
         """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
+    def copied_rows(self, gemm: Gemm) -> int:
+        """Return the rows of A that a block copies at a time, see ``hopper.cu``.
+
+        If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
+        """
+        lines = _LINES_OF_PATTERN * self.cluster_n
+        few = self.tile_m > gemm.M and gemm.element_bytes <= 2 and not gemm.a_transposed
+        return (math.ceil(gemm.M / lines) * lines if few else self.tile_m) // self.cluster_n
+
     def loaded_bytes(self, gemm: Gemm) -> int:
         """Return the bytes that a block copies for a step; the others of its cluster copy more."""
-        lines = self.tile_m // self.cluster_n + self.tile_n // self.cluster_m
+        lines = self.copied_rows(gemm) + self.tile_n // self.cluster_m
         return gemm.element_bytes * self.tile_k * lines
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
-        storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
+        storing = stored / costs.stored_bytes_per_cycle
         loaded = self.loaded_bytes(gemm)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -313,7 +332,7 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
             **self.instruction_constants(gemm),
         }
-        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.template}"]
+        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.text}"]
         copies = padded_copies(gemm)
         if copies:
             texts.append("gemm/pad")
@@ -332,7 +351,7 @@ class HopperTiling(Tiling):
         copies = padded_copies(gemm)
         maps: list[TensorMap] = []
         for name, rows, distance, along_k, height in (
-            ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.tile_m // self.cluster_n),
+            ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
             ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
         ):
             if (copy := copies.get(name)) is not None:

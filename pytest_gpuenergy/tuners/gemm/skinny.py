@@ -22,19 +22,19 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
 )
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
-from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
+from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
     WARP_LANES,
     CardResources,
     Constant,
 )
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode
 
 _LINE = 64
 """The elements of a line in shared memory."""
-_DEPTH = 16
-"""The products of each element in one instruction."""
+_DEPTH_BYTES = 32
+"""The bytes of an operand's row in one instruction."""
 _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
@@ -74,7 +74,7 @@ class SkinnyParameters(Tiling):
 
     template: ClassVar[str] = "skinny"
     family: ClassVar[str] = "skinny"
-    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", *FLOAT8_MODES)
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {**Tiling.least, "split": 1, "copying_warps": 1}
@@ -106,9 +106,20 @@ class SkinnyParameters(Tiling):
             )
 
     @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what a product lacks: 8-bit operands are only copied as they are."""
+        along_k = gemm.layout == "tn" and not gemm.quantize
+        if gemm.is_float8 and not (along_k and _mapped(gemm)):
+            return (
+                "multiplies 8-bit numbers only in layout tn, with rows a multiple of 16 bytes "
+                "apart, and does not quantize A"
+            )
+        return None
+
+    @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
         rows = max(gemm.groups or (gemm.M,))
-        if rows > 2 * FEW_ROWS:
+        if rows > 2 * FEW_ROWS or cls.refusal(gemm):
             return
         heights = [
             math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M
@@ -116,9 +127,9 @@ class SkinnyParameters(Tiling):
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
-        copying = (1,) if _mapped(gemm) else _COPYING_WARPS
+        copying = (1,) if _mapped(gemm) else _COPYING_WARPS if not _b_mapped(gemm) else (5,)
         for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
-            heights, _TILES_N, _TILES_K, splits, _RESIDENT, copying
+            heights, _TILES_N, _depths(gemm), splits, _RESIDENT, copying
         ):
             base = cls(
                 tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, split=split, copying_warps=warps
@@ -167,8 +178,8 @@ class SkinnyParameters(Tiling):
 
     def _copied_bytes(self, gemm: Gemm) -> int:
         """Return the bytes of a stage that threads copy."""
-        lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
-        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
+        lines = 0 if _a_mapped(gemm) else self._side_of_a(gemm)
+        lines += 0 if _b_mapped(gemm) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
     def _sums_bytes(self) -> int:
@@ -203,12 +214,17 @@ class SkinnyParameters(Tiling):
         waves, rest = divmod(tiles, at_once)
         steps = self.max_steps(gemm)
         loaded = self.loaded_bytes(gemm)
-        instruction = WARPGROUP_ROWS * _DEPTH * self.tile_m / PRODUCTS_PER_CYCLE
-        read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
-        busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
+        depth = _DEPTH_BYTES // gemm.element_bytes
+        per_cycle = PRODUCTS_PER_CYCLE * 2 // gemm.element_bytes
+        instruction = WARPGROUP_ROWS * depth * self.tile_m / per_cycle
+        read = _DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
+        busy = self.consumers * self.tile_k / depth * max(instruction, read)
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        at_once_bytes = _LOADED_AT_ONCE_BYTES * self.copying_warps
-        batches = math.ceil(self._copied_bytes(gemm) / at_once_bytes)
+        # All warps copy parts of a step or, where only A is copied, each the A of another step.
+        together, in_turn = self.copying_warps, 1
+        if _b_mapped(gemm):
+            together, in_turn = 1, max(1, self.copying_warps - 1)
+        batches = math.ceil(self._copied_bytes(gemm) / (together * _LOADED_AT_ONCE_BYTES)) / in_turn
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
         alone = costs.step_cycles + costs.product_share * busy / self.consumers
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
@@ -230,9 +246,17 @@ class SkinnyParameters(Tiling):
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
-        kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
+        if self.tile_k not in _depths(gemm):
+            raise InputError(
+                f"The template {self.template} has no steps of {self.tile_k} for {gemm.name}."
+            )
+        kind = KINDS[gemm.mode]
         count = self.tile_m // 2
-        shape = f"m64n{self.tile_m}k16.f32.{kind}.{kind}"
+        depth = _DEPTH_BYTES // gemm.element_bytes
+        shape = f"m64n{self.tile_m}k{depth}.f32.{kind}.{kind}"
+        along = f'", {int(not gemm.b_transposed)}, {int(gemm.a_transposed)}"'
         left, right, add = places_after(count, 1, 1, 1)
         constants: dict[str, Constant] = {
             "LDA": gemm.lda,
@@ -242,16 +266,17 @@ class SkinnyParameters(Tiling):
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
-            "A_MAPPED": can_be_mapped(gemm, gemm.lda),
-            "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
+            "A_MAPPED": _a_mapped(gemm),
+            "B_MAPPED": _b_mapped(gemm),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
             "LEFT_PLACE": left,
             "RIGHT_PLACE": right,
             "ADD_PLACE": add,
-            "LEFT_ALONG": f'"{int(not gemm.b_transposed)}"',
-            "RIGHT_ALONG": f'"{int(gemm.a_transposed)}"',
+            "ALONG": '""' if gemm.is_float8 else along,
+            "PROMOTED": gemm.is_float8 and gemm.accumulation != "fast",
+            "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
         texts = ("hopper/barriers", "gemm/skinny")
         return tiled_kernel(
@@ -261,17 +286,35 @@ class SkinnyParameters(Tiling):
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that can be mapped."""
         maps = []
-        if can_be_mapped(gemm, gemm.lda):
+        if _a_mapped(gemm):
             dims = (gemm.M, gemm.K) if gemm.a_transposed else (gemm.K, gemm.M)
             height = self.tile_k if gemm.a_transposed else self.tile_m
             maps.append(matrix_map("A", gemm, dims, gemm.lda, height))
-        if can_be_mapped(gemm, gemm.ldb):
+        if _b_mapped(gemm):
             dims = (gemm.K, gemm.N) if gemm.b_transposed else (gemm.N, gemm.K)
             height = self.tile_n if gemm.b_transposed else self.tile_k
             maps.append(matrix_map("B", gemm, dims, gemm.ldb, height))
         return tuple(maps)
 
 
+def _depths(gemm: Gemm) -> tuple[int, ...]:
+    """Return the products of a step that are tried; sums that are scaled or promoted have one."""
+    if not gemm.is_float8:
+        return _TILES_K
+    return (SCALE_BLOCK, 2 * SCALE_BLOCK) if gemm.accumulation == "fast" else (SCALE_BLOCK,)
+
+
+def _a_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
+    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
+    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
+
+
+def _b_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes B."""
+    return can_be_mapped(gemm, gemm.ldb)
+
+
 def _mapped(gemm: Gemm) -> bool:
-    """Return whether tensor maps can describe both A and B."""
-    return can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb)
+    """Return whether tensor maps describe both A and B."""
+    return _a_mapped(gemm) and _b_mapped(gemm)

@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import ACTIVATIONS, Gemm, Mode, Tensor, Workload
+from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8, Gemm, Mode, Scaling, Tensor, Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
@@ -197,20 +197,24 @@ class Tiling(TemplateParameters[Gemm]):
             "WITH_BIAS": gemm.bias,
             "WITH_RESIDUAL": gemm.residual,
             "ACTIVATION": f"{ACTIVATIONS.index(gemm.activation)}",
+            "SCALES": f"{_SCALES[gemm.scaling] if gemm.is_float8 else 0}",
         }
 
 
+_SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
 """The sums of each of its threads."""
 _WIDEST_BYTES = 16
 """The widest copy to shared memory."""
-_ELEMENTS = {
-    "float32": "using Element = float;",
-    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
-    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
+_CPP_TYPES = {
+    "float32": "float",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    **dict.fromkeys(FLOAT8, "unsigned char"),  # of which only instructions know the numbers
 }
+_HEADERS = {"float16": "#include <cuda_fp16.h>", "bfloat16": "#include <cuda_bf16.h>"}
 
 
 def copied_kernel(
@@ -277,14 +281,21 @@ def tiled_kernel(
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
     return Kernel(
-        template_text(
-            every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), [_ELEMENTS[gemm.dtype]]
-        ),
+        template_text(every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), _head(gemm)),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
     )
+
+
+def _head(gemm: Gemm) -> list[str]:
+    """Return the lines that define the types of the matrices' elements."""
+    return [
+        *([_HEADERS[gemm.output_type]] if gemm.output_type in _HEADERS else []),
+        f"using Element = {_CPP_TYPES[gemm.dtype]};",
+        f"using Result = {_CPP_TYPES[gemm.output_type]};",
+    ]
 
 
 def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:

@@ -20,6 +20,7 @@ from pytest_gpuenergy.tuners import (
     MmaParameters,
     SimtParameters,
     SkinnyParameters,
+    WgmmaFloat8Parameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
     rank_kernels,
@@ -37,8 +38,9 @@ SIMT = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, st
 MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+FLOAT8 = WgmmaFloat8Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
-SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, SKINNY)}
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
 
@@ -110,6 +112,22 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
 
 
 @st.composite
+def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
+    return WgmmaFloat8Parameters(
+        tile_m=64 * max(consumers, cluster_n),
+        tile_n=64 * cluster_m * draw(st.sampled_from([1, 2])),
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+    )
+
+
+@st.composite
 def skinny(draw: st.DrawFn) -> SkinnyParameters:
     return SkinnyParameters(
         tile_m=8 * draw(st.sampled_from([1, 2, 3, 9, 16])),
@@ -126,6 +144,7 @@ STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
     "mma": mma,
     "wgmma": wgmma,
     "wgmma_tf32": wgmma_tf32,
+    "wgmma_float8": wgmma_float8,
     "skinny": skinny,
 }
 ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
@@ -139,7 +158,8 @@ def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
     drawn = products(modes, most)
     if kind.max_capability == kind.min_capability:
         drawn = aligned_products(modes, most) | drawn
-    return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
+    refusal = getattr(kind, "refusal", lambda _: None)
+    return drawn.filter(lambda gemm: not refusal(gemm))
 
 
 def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
@@ -165,6 +185,18 @@ ODD = {
         replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
     ),
+    "wgmma_float8-linear": (
+        replace(FLOAT8, tile_m=128, tile_n=192, consumers=2, cluster_n=2, blocks=3),
+        Gemm("g", 140, 133, 391, "tn", "e5m2", scaling="block", residual=True),
+    ),
+    "wgmma_float8-fast": (
+        replace(FLOAT8, tile_n=128, stages=3, cluster_m=2, blocks=1, whole_tiles=True),
+        Gemm("g", 70, 133, 600, "tn", "e4m3", lda=608, accumulation="fast"),
+    ),
+    "wgmma_float8-few-rows": (
+        replace(FLOAT8, tile_m=128, stages=3, blocks=3, cluster_n=2),
+        Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
+    ),
     "skinny-linear": (
         SkinnyParameters(tile_m=72, tile_n=128, tile_k=128, stages=2, split=3),
         Gemm("g", 65, 133, 200, "tn", "bfloat16", ldc=136),
@@ -172,6 +204,14 @@ ODD = {
     "skinny-unaligned": (
         SkinnyParameters(tile_m=16, tile_n=128, stages=3, split=2, copying_warps=8),
         Gemm("g", 13, 133, 199, "tn", "float16", lda=203, ldb=202),
+    ),
+    "skinny-float8": (
+        SkinnyParameters(tile_m=16, tile_n=128, tile_k=128, stages=3, split=3),
+        Gemm("g", 13, 133, 1008, "tn", "e4m3", ldc=136, scaling="block", bias=True),
+    ),
+    "skinny-float8-fast": (
+        SkinnyParameters(tile_m=8, tile_n=64, tile_k=256, stages=2, split=2),
+        Gemm("g", 5, 133, 1008, "tn", "e5m2", scaling="row", accumulation="fast"),
     ),
     "skinny-columns": (
         replace(SKINNY, tile_m=72, split=2, copying_warps=4),
@@ -318,6 +358,10 @@ WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
     "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
     "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+    "wgmma_float8": (
+        replace(FLOAT8, blocks=3),
+        Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row"),
+    ),
     "skinny-shared": (replace(SKINNY, split=3), Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135)),
     "skinny-whole": (SKINNY, Gemm("g", 8, 64, 72, "nn", "float16")),
 }
@@ -396,7 +440,8 @@ def test_all_offered_parameters_fit(template, data, factor):
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
     groups = tuple(factor * rows for rows in gemm.groups)
     larger = Gemm("g", *sizes, gemm.layout, gemm.mode, B=gemm.B, groups=groups)
-    products_per_cycle = {"simt": 128, "wgmma": 2048, "skinny": 2048}.get(template, 1024)
+    rates = {"simt": 128, "wgmma": 2048, "skinny": 2048, "wgmma_float8": 2048}
+    products_per_cycle = rates.get(template, 1024) * (2 if larger.is_float8 else 1)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -516,6 +561,7 @@ SLICED, IN_PARTS = replace(SIMT, tile_k=8, slices=2), replace(SIMT, blocks=7)
 WHOLE = replace(WGMMA, blocks=1, whole_tiles=True)
 FLOAT32, LONG = Gemm("g", 32, 32, 40), Gemm("g", 16, 16, 8192, mode="3xtf32")
 TF32_PRODUCT, BFLOAT16_PRODUCT = (Gemm("g", 32, 32, 80, mode=m) for m in ("tf32", "bfloat16"))
+LONG_FLOAT8 = Gemm("g", 72, 136, 300, "tn", "e4m3")
 EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
 CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
 NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
@@ -555,6 +601,51 @@ FAULTS = {
     "wgmma-box-of-c-free-early": (
         *(WHOLE, HALF),
         [("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();")],
+    ),
+    "wgmma_float8-stage-free-early": (
+        *(FLOAT8, LONG_FLOAT8),
+        [("finish<0>(part);", "finish<1>(part);")],
+    ),
+    "wgmma_float8-scale-of-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("int own = row + i / 2 * 64 + i % 2 * 8;", "int own = row + i / 2 * 64;")],
+    ),
+    "wgmma_float8-scale-of-another-step": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("B_SCALE_ROW + step]", "B_SCALE_ROW]")],
+    ),
+    "wgmma_float8-scale-of-another-column": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row")),
+        [("b_scale[column + i] : 0.0f", "b_scale[column] : 0.0f")],
+    ),
+    "wgmma_float8-not-promoted": (
+        *(FLOAT8, replace(LONG_FLOAT8, K=4096, lda=0, ldb=0)),
+        [
+            ("PROMOTED || step == work.begin);", "step == work.begin);"),
+            ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
+        ],
+    ),
+    "wgmma_float8-quantized-with-another-scale": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row", quantize=True)),
+        [("float factor = power_of_two(-power);", "float factor = power_of_two(1 - power);")],
+    ),
+    "wgmma_float8-largest-of-a-part": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block", quantize=True)),
+        [("fmaxf(fabsf(four[2]), fabsf(four[3]))", "fabsf(four[2])")],
+    ),
+    "skinny-float8-scale-of-another-row": (
+        replace(SKINNY, tile_m=16, tile_k=128),
+        replace(LONG_FLOAT8, M=16, K=304, lda=0, ldb=0, scaling="block"),
+        [("threadIdx.x % 4 * 2 + i % 2;", "threadIdx.x % 4 * 2;")],
+    ),
+    "skinny-float8-scale-of-another-step": (
+        replace(SKINNY, tile_k=128),
+        replace(LONG_FLOAT8, M=8, K=304, lda=0, ldb=0, scaling="block"),
+        [("      factors = next;\n", "")],
+    ),
+    "wgmma_float8-turned-to-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, layout="nn", ldb=0)),
+        [("four[j] = square[within + j][i];", "four[j] = square[within + j][i ^ 1];")],
     ),
     "wgmma_tf32-ready": (
         *(TF32, SPLIT),
@@ -662,6 +753,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
+    "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
     "has tiles of 8 to 256 rows": (
         "skinny",
         [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
@@ -695,12 +787,58 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
         ("wgmma", "3xtf32", "float16, bfloat16, tf32"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
-        ("skinny", "tf32", "float16, bfloat16"),
+        ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
+        ("skinny", "tf32", "float16, bfloat16, e4m3, e5m2"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):
     with pytest.raises(InputError, match=f"computes in {modes}, not in mode {mode}"):
         SMALLEST[template].kernel(Gemm("g", 64, 64, 64, mode=mode))
+
+
+PREPARED = {
+    "turned-b": Gemm("g", 72, 133, 300, "nn", "e4m3", ldb=135),
+    "turned-both": Gemm("g", 72, 133, 130, "nt", "e5m2", scaling="block"),
+    "turned-a": Gemm("g", 70, 133, 301, "tt", "e4m3", scaling="row", lda=71, ldb=303),
+    "quantized": Gemm("g", 70, 133, 301, "tn", "e4m3", quantize=True),
+    "quantized-rows": Gemm("g", 70, 133, 300, "nn", "e5m2", scaling="row", quantize=True),
+    "quantized-blocks": Gemm("g", 70, 133, 302, "tn", "e4m3", scaling="block", quantize=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREPARED)
+def test_operands_are_turned_or_quantized_before_the_product(device, name):
+    gemm = PREPARED[name]
+    kernel = FLOAT8.kernel(gemm)
+    assert {space.name for space in kernel.workspaces} & {"a_turned", "b_turned", "a_quantized"}
+    assert len(kernel.launches) > 1
+    assert verify(device, FLOAT8, gemm) <= 1
+
+
+def test_operands_that_are_stored_along_k_are_multiplied_as_they_are():
+    kernel = FLOAT8.kernel(Gemm("g", 64, 64, 128, "tn", "e4m3"))
+    assert [launch.entry for launch in kernel.launches] == ["gemm"]
+    assert not kernel.workspaces
+
+
+@pytest.mark.parametrize(
+    "options", [{"layout": "nn"}, {"quantize": True}, {"K": 120, "lda": 0, "ldb": 0}]
+)
+def test_few_rows_of_8_bits_are_computed_only_where_they_are_copied_as_they_are(options):
+    gemm = replace(Gemm("g", 8, 64, 128, "tn", "e4m3"), **options)
+    with pytest.raises(InputError, match="only in layout tn, with rows a multiple of 16 bytes"):
+        replace(SKINNY, tile_k=128).kernel(gemm)
+    with pytest.raises(InputError, match="no steps of 64"):
+        SKINNY.kernel(Gemm("g", 8, 64, 128, "tn", "e4m3"))
+
+
+def test_a_that_is_stored_across_k_is_not_quantized():
+    gemm = Gemm("g", 64, 64, 128, "tt", "e4m3", quantize=True)
+    with pytest.raises(InputError, match="quantizes A only where it is stored along K"):
+        FLOAT8.kernel(gemm)
+    with pytest.raises(InputError, match="No parameters of the template fit"):
+        rank_kernels(gemm, H200)
 
 
 def test_the_text_says_where_it_comes_from():
