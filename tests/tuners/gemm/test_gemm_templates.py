@@ -585,7 +585,7 @@ FAULTS = {
     ),
     "wgmma-residual-of-another-row": (
         *(WGMMA, replace(HALF, residual=True)),
-        [("m + k % 2 * 8 + lane / 4)", "m + lane / 4)")],
+        [("m + k % 2 * 8 + lane / 4,", "m + lane / 4,")],
     ),
     "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
     "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
