@@ -1,10 +1,13 @@
 """How soon is it known where a card will settle, without and with what an earlier session learned?
 
 python studies/known_cooling.py bench/results/nvidia-h200-2026-11-23/temperature-trace.json
+python studies/known_cooling.py bench/results/nvidia-h200-2026-11-23/temperature-trace.json --starts
 
 A trace has the card's power and temperature every 0.1 s while kernels ran for a while each. Its
 first runs are the earlier session. Then the model follows the first run once more, and each run
-after a rest, both without and with what the earlier session tells.
+after a rest, both without and with what the earlier session tells. With ``--starts``, the settled
+power of each run is taken from windows that begin at several moments, and compared with that from
+the latest window.
 """
 
 from __future__ import annotations
@@ -12,18 +15,21 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pytest_gpuenergy.energy import Cooling, ThermalModel, ThermalSample
+from pytest_gpuenergy.energy import KnownCooling, ThermalModel, ThermalSample
 
 REST_S = 5.0
 """The shortest idle time after which a run counts as the first of a session."""
 EARLIER_RUNS = 3
 MOMENTS_S = (1.5, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0)
 RECENT = 3
+STARTS_S = (0.3, 0.6, 1.0, 1.7)
+TRIALS, STEP_S = 6, 0.1
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def read_phases(path: Path) -> list[Phase]:
     return [phase for phase in phases if len(phase.samples) >= 2 * RECENT]
 
 
-def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> Cooling:
+def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> KnownCooling:
     """Return what a session with the first runs of a trace learns about the card."""
     model = ThermalModel(phases[0].at_rest())
     for phase in phases[1:]:
@@ -71,7 +77,7 @@ def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> Cooling:
     return model.cooling
 
 
-def rows(rest: Phase, run: Phase, known: Cooling) -> Iterator[str]:
+def rows(rest: Phase, run: Phase, known: KnownCooling) -> Iterator[str]:
     """Yield the lines of a run after a rest: what is expected at each moment."""
     begin_s = run.samples[0].time_s
     end_c = fmean(one.temperature_c for one in run.samples[-RECENT:])
@@ -86,11 +92,45 @@ def rows(rest: Phase, run: Phase, known: Cooling) -> Iterator[str]:
         yield f"| {run.name} | {' | '.join(cells)} | {end_c:.0f} after {run.seconds:.0f} s |"
 
 
+def settled_powers_w(model: ThermalModel, run: Phase) -> list[float]:
+    """Return the settled power of a run, from a window of trials at each moment of `STARTS_S`."""
+    powers_w = []
+    for start_s in STARTS_S:
+        end_s = run.samples[0].time_s + start_s + (TRIALS - 0.5) * STEP_S
+        part = [sample for sample in run.samples if sample.time_s <= end_s]
+        power_w = fmean(sample.power_w for sample in part[-TRIALS:])
+        powers_w.append(power_w * (1 + model.settling(part, TRIALS).gain))
+    return powers_w
+
+
+def start_rows(phases: Sequence[Phase]) -> Iterator[str]:
+    """Yield how far the settled power is off in windows that begin early."""
+    model = ThermalModel(phases[0].at_rest())
+    off: list[list[float]] = []
+    for phase in phases[1:]:
+        if phase.is_idle:
+            model.add_pause(phase.at_rest())
+            continue
+        if phase.seconds >= STARTS_S[-1] + (TRIALS - 1) * STEP_S:
+            powers_w = settled_powers_w(model, phase)
+            off.append([power_w / powers_w[-1] - 1 for power_w in powers_w])
+        model.add_run(phase.samples)
+    for start_s, column in zip(STARTS_S, zip(*off, strict=True), strict=True):
+        rms = math.sqrt(fmean(value**2 for value in column))
+        yield f"| {start_s:g} | {len(column)} | {100 * rms:.2f} % |"
+
+
 def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", type=Path)
-    phases = read_phases(parser.parse_args().trace)
+    parser.add_argument("--starts", action="store_true", help="compare windows that begin early")
+    arguments = parser.parse_args()
+    phases = read_phases(arguments.trace)
+    if arguments.starts:
+        print("| trials from, s | runs | off, root mean square |\n|---:|---:|---:|")
+        print("\n".join(start_rows(phases)))
+        return
     known = learned(phases)
     print("| kernel | s | °C | settled | error | settled, known card | error | at the end |")
     print("|---|---:|---:|---:|---:|---:|---:|---|")

@@ -1,20 +1,19 @@
 """How good are the products that nobody tuned for, and what does a row that is not aligned cost?
 
-    python studies/untuned_products.py --out untuned.jsonl [--products 40] [--limit-s 200]
-    python studies/untuned_products.py --out curve.jsonl --curve [--joules]
+    python studies/untuned_products.py --out untuned.jsonl [--products 40] [--curve] [--joules 8]
 
 Products are drawn with a seed: linear layers of models with several numbers of tokens, and random
 sizes of which half are odd, in four layouts. For each mode, the kernel that the estimate chooses
 is timed, a few others that it ranks high, and all algorithms of cuBLASLt's heuristics, of which the
 fastest is kept. Kernels of all products are compiled side by side while others are timed.
 
-With --curve, M and N are 4096 and K goes from 4080 to 4112 instead, for the first choice alone.
+With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow.
 
 A time is that of replays of a CUDA graph back to back over `WINDOW_S`, after some that do not
-count. Each kernel of ours is first compared with a product in float64. With --joules, the energy of
-the first choice and of cuBLASLt is measured as well, between updates of the energy counter, which
-takes half a second each. Each line of the result is a kernel: those of ours can be read by
-fit_estimate.py.
+count. Each kernel of ours is first compared with a product in float64. With --joules, the first
+choice and cuBLASLt are then measured longer for some products, with their energy between updates of
+the energy counter. --until ends these three parts after so many seconds. Each line of the result is
+a kernel. After an error that leaves the card unusable, exit code 3 says so.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from study_command import in_one_sentence, study_parser
 
@@ -70,8 +69,8 @@ MMA_RANKS = 40
 """The ranks within which the template `mma` is timed where others are chosen."""
 MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
-WINDOW_S, WARM_S, GRAPH_S = 0.05, 0.02, 0.006
-JOULES_S = 0.55
+WINDOW_S, WARM_S, GRAPH_S = 0.045, 0.015, 0.005
+JOULES_S = 0.48
 TOLERANCE = {"float32": 1e-5, "3xtf32": 1e-5, "tf32": 1.5e-3, "float16": 1e-3, "bfloat16": 6e-3}
 """The largest error allowed, relative to the largest element of the result."""
 
@@ -99,25 +98,22 @@ def drawn(count: int, seed: int) -> list[tuple[str, Gemm]]:
 
 
 def curve() -> list[tuple[str, Gemm]]:
-    """Return products of 4096 x 4096 with K around 4096; the first ones are far apart."""
-    depths = sorted(range(4080, 4113), key=lambda k: (k % 8 != 0, k % 4 != 0, k % 2 != 0, k))
+    """Return products of 4096 x 4096 with K around 4096; the first ones differ most."""
+    first = (4096, 4097, 4095, 4098, 4092, 4088, 4090, 4104, 4099, 4080, 4112, 4100, 4085, 4107)
+    depths = [*first, *sorted(set(range(4080, 4113)) - set(first))]
     return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
 
 
-def chosen(gemm: Gemm, others: int, views: int | None) -> list[tuple[int, float, str, Kernel]]:
+def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the best of other templates, then of other tiles.
 
     Each has its rank, the cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
-    if views is not None:
-        ranked = [one for one in ranked if getattr(one, "views", False) == views]
-    if not ranked:
-        return []
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        kind = (one.template, getattr(one, "views", 0), getattr(one, "turned", 0))
+        kind = (one.template, getattr(one, "turned", 0))
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
@@ -159,6 +155,14 @@ class Card:
         )
         self.space = torch.empty(32 << 20, device="cuda", dtype=torch.uint8)
         self.stream = cupy.cuda.Stream(non_blocking=True)
+
+    def check(self, instead: str) -> None:
+        """End the process with exit code 3 if it cannot use the card any more; say what to do."""
+        try:
+            self.torch.cuda.synchronize()
+        except Exception as error:
+            print(f"The card cannot be used any more ({error}). {instead}", flush=True)
+            os._exit(3)
 
     def tensors(self, gemm: Gemm) -> dict[str, Any]:
         """Return inputs drawn from a normal distribution, by name, and room for C."""
@@ -252,12 +256,14 @@ class Card:
 
     def _power_w(self, end: Any) -> float | None:
         """Return the mean power between the first and last update of the counter until `end`."""
-        edges, last = [], self._joules()
+        edges: list[tuple[float, float]] = []
+        last = self._joules()
         while not end.done:
             joules, now = self._joules(), time.perf_counter()
             if joules != last:
                 edges.append((now, joules))
                 last = joules
+        edges = edges[1:] if len(edges) > 3 else edges  # the first ones may be of what ran before
         if len(edges) < 3:
             return None
         (first_s, first), (last_s, total) = edges[0], edges[-1]
@@ -283,6 +289,56 @@ class Card:
             yield place, lambda plan=plan: plan.launch(addresses, self.stream.ptr)
 
 
+@dataclass(frozen=True)
+class Task:
+    """A product whose kernels are timed.
+
+    Attributes:
+        source: the model, or what else the product is from.
+        gemm: the product.
+        others: how many kernels are timed besides the first choice.
+        screened: how many of cuBLASLt's algorithms are tried.
+        joules: whether energies are measured.
+        until_s: when the task is left out.
+    """
+
+    source: str
+    gemm: Gemm
+    others: int
+    screened: int
+    joules: bool
+    until_s: float
+
+
+def planned(options: Any) -> list[Task]:
+    """Return the tasks: all drawn products, the curve, and those whose energy is measured."""
+    modes = options.modes.split(",")
+    of_products, of_curve, of_joules = options.until
+    products = drawn(options.products, options.seed)
+
+    def tasks(
+        chosen: Sequence[tuple[str, Gemm]],
+        few: bool,
+        joules: bool,
+        until_s: float,
+        of_modes: Sequence[str] = modes,
+    ) -> Iterator[Task]:
+        for source, gemm in chosen:
+            for mode in of_modes:
+                one = Gemm("g", gemm.M, gemm.N, gemm.K, gemm.layout, mode)
+                others = 0 if joules else min(options.others, OTHERS[mode])
+                screened = 2 if few else options.screened
+                yield Task(source, one, others, screened, joules, until_s)
+
+    found = list(tasks(products, few=False, joules=False, until_s=of_products))
+    if options.curve:
+        found += tasks(curve(), few=True, joules=False, until_s=of_curve)
+    found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
+    if options.curve and options.joules:
+        found += tasks(curve(), True, True, of_joules, modes[:1])
+    return found
+
+
 @in_one_sentence
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command."""
@@ -291,141 +347,116 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--products", type=int, default=40, help="How many are drawn (default: 40)")
     parser.add_argument("--seed", type=int, default=46, help="Of the draw (default: 46)")
     parser.add_argument("--modes", default=",".join(MODES), help="Modes, separated by commas")
-    parser.add_argument("--curve", action="store_true", help="K around 4096 instead")
-    parser.add_argument("--joules", action="store_true", help="Measure energies as well")
+    parser.add_argument("--curve", action="store_true", help="K around 4096, too")
+    parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="When to stop")
-    parser.add_argument("--others", type=int, help="Kernels besides the first choice")
-    parser.add_argument("--views", type=int, choices=(0, 1), help="Only kernels with, or without")
+    parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
+    parser.add_argument(
+        "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
+    )
+    parser.add_argument("--first", type=int, default=0, help="How many products are left out")
     parser.add_argument("--dry", action="store_true", help="List the products only")
     options = parser.parse_args(words)
     started_s = time.monotonic()
-    drawn_products = curve() if options.curve else drawn(options.products, options.seed)
-    modes = options.modes.split(",")
+    tasks = planned(options)[options.first :]
     if options.dry:
-        for source, gemm in drawn_products:
-            print(f"{source:14} {gemm.M:6} {gemm.N:6} {gemm.K:6} {gemm.layout}")
+        for one in tasks:
+            gemm = one.gemm
+            print(f"{one.source:14} {gemm.M:6} {gemm.N:6} {gemm.K:6} {gemm.layout} {gemm.mode}")
         return
-    tasks = [
-        (source, Gemm("g", gemm.M, gemm.N, gemm.K, gemm.layout, mode))
-        for source, gemm in drawn_products
-        for mode in modes
-    ]
     cores = min(16, len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        ranked = [
-            pool.submit(
-                chosen,
-                gemm,
-                options.others
-                if options.others is not None
-                else (0 if options.curve else OTHERS[gemm.mode]),
-                options.views,
-            )
-            for _, gemm in tasks
-        ]
+        firsts = {task.gemm: task for task in reversed(tasks)}
+        futures = {
+            gemm: pool.submit(chosen, gemm, firsts[gemm].others)
+            for gemm in dict.fromkeys(task.gemm for task in tasks)
+        }
+        ranked = [futures[task.gemm] for task in tasks]
         compilers = NvrtcCompilers("sm_90a", cache_dir("untuned"), processes=cores)
         try:
-            measure(tasks, ranked, compilers, options, started_s)
+            with options.out.open("a") as out:
+                measure(tasks, ranked, compilers, out, started_s, options.first)
         finally:
             compilers.close()
             pool.shutdown(cancel_futures=True)
 
 
 def measure(
-    tasks: Sequence[tuple[str, Gemm]],
+    tasks: Sequence[Task],
     ranked: Sequence[Future[Any]],
     compilers: NvrtcCompilers,
-    options: Any,
+    out: TextIO,
     started_s: float,
+    first: int,
 ) -> None:
     """Time the kernels of all products, and write a line of each."""
     card = Card()
     submitted: dict[int, Any] = {}
-    done = 0
 
-    def submit_until(last: int) -> None:
-        """Let kernels of some further products be compiled."""
-        for number in range(len(tasks)):
-            if number not in submitted and (number <= last or ranked[number].done()):
+    def submit_from(first: int) -> None:
+        """Let kernels of this product and of all further ones that are ranked be compiled."""
+        for number in range(first, len(tasks)):
+            if number not in submitted and (number == first or ranked[number].done()):
                 submitted[number] = [
-                    (*one, compilers.submit(one[-1])) for one in ranked[number].result()
+                    (*one, compilers.submit(one[-1]))
+                    for one in ranked[number].result()[: 1 + tasks[number].others]
                 ]
 
-    with options.out.open("w") as out:
+    def write(row: Mapping[str, Any], timed: Timed | None, **more: object) -> None:
+        line = {**row, **more, "time_ms": None if timed is None else timed.time_ms}
+        if timed is not None and timed.power_w is not None:
+            line["energy_mj"] = timed.power_w * timed.time_ms
+        out.write(json.dumps(line) + "\n")
+        out.flush()
 
-        def write(**row: Any) -> None:
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-
-        for number, (source, gemm) in enumerate(tasks):
-            if time.monotonic() - started_s > options.limit_s:
-                print(f"stopped after {number} of {len(tasks)}")
-                break
-            submit_until(number)
-            if not submitted[number]:
-                continue
-            workload = {"name": "g", **gemm.parameters}
-            tensors = card.tensors(gemm)
-            reference = card.reference(gemm, tensors)
-            about = {"source": source, "gpu": card.name, "workload": workload}
-            first_ms = best_ms = None
-            for rank, cycles, recipe, kernel, future in submitted[number]:
-                row = {**about, "rank": rank, "cycles": cycles, **json.loads(recipe)}
-                try:
-                    launch, kept = card.launcher(kernel, future.result(), tensors)
-                    error = card.error(launch, tensors, reference)
-                    if not error <= TOLERANCE[gemm.mode]:
-                        print("WRONG", gemm.signature, recipe, error)
-                        write(**{**row, "time_ms": None, "error": str(error)})
-                        continue
-                    timed = card.timed(launch, joules=options.joules and rank == 0)
-                except (KernelFault, *card.errors) as fault:
-                    print("FAULT", gemm.signature, recipe, str(fault)[:200])
-                    write(**{**row, "time_ms": None, "error": str(fault)[:200]})
+    done = 0
+    for number, task in enumerate(tasks):
+        gemm = task.gemm
+        if time.monotonic() - started_s > task.until_s:
+            continue
+        submit_from(number)
+        tensors = card.tensors(gemm)
+        reference = card.reference(gemm, tensors)
+        about = {"source": task.source, "gpu": card.name}
+        about |= {"workload": {"name": "g", **gemm.parameters}}
+        times_ms: dict[int, float] = {}
+        for rank, cycles, recipe, kernel, future in submitted[number]:
+            row = {**about, "rank": rank, "cycles": cycles, **json.loads(recipe)}
+            try:
+                launch, kept = card.launcher(kernel, future.result(), tensors)
+                error = card.error(launch, tensors, reference)
+                if not error <= TOLERANCE[gemm.mode]:
+                    print("WRONG", gemm.signature, recipe, error)
+                    write(row, None, error=str(error))
                     continue
-                energy = (
-                    {} if timed.power_w is None else {"energy_mj": timed.power_w * timed.time_ms}
-                )
-                write(**{**row, "time_ms": timed.time_ms, **energy})
-                first_ms = timed.time_ms if rank == 0 else first_ms
-                best_ms = min(timed.time_ms, best_ms or math.inf)
-                del kept, launch
-            library_ms = None
-            if gemm.mode != "3xtf32":
-                plans = list(card.cublas(gemm, tensors, options.screened))
-                short = [
-                    (card.timed(launch, 0.015).time_ms, place, launch) for place, launch in plans
-                ]
-                if short:
-                    _, place, launch = min(short, key=lambda one: one[:2])
-                    timed = card.timed(launch, joules=options.joules)
-                    default_ms = short[0][0]
-                    library_ms = timed.time_ms
-                    energy = (
-                        {}
-                        if timed.power_w is None
-                        else {"energy_mj": timed.power_w * timed.time_ms}
-                    )
-                    write(
-                        **about,
-                        contender="cublas",
-                        place=place,
-                        time_ms=timed.time_ms,
-                        default_ms=default_ms,
-                        **energy,
-                    )
-                    error = card.error(launch, tensors, reference)
-                    if not error <= TOLERANCE[gemm.mode]:
-                        print("cuBLASLt differs", gemm.signature, error)
-            done += 1
-            if first_ms and library_ms and best_ms:
-                print(
-                    f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}: "
-                    f"{library_ms / first_ms:.2f} best {library_ms / best_ms:.2f}"
-                )
-            del tensors, reference
-            gc.collect()
+                timed = card.timed(launch, joules=task.joules and rank == 0)
+            except (KernelFault, *card.errors) as fault:
+                print("FAULT", gemm.signature, recipe, str(fault)[:200], flush=True)
+                write(row, None, error=str(fault)[:200])
+                card.check(f"--first {first + number + 1} leaves this product out.")
+                continue
+            write(row, timed)
+            times_ms[rank] = timed.time_ms
+            del kept, launch
+        library_ms = math.inf
+        if gemm.mode != "3xtf32":
+            plans = list(card.cublas(gemm, tensors, task.screened))
+            short = [(card.timed(launch, 0.015).time_ms, place, launch) for place, launch in plans]
+            _, place, launch = min(short, key=lambda one: one[:2])
+            timed = card.timed(launch, joules=task.joules)
+            library_ms = timed.time_ms
+            row = {**about, "contender": "cublas", "place": place, "default_ms": short[0][0]}
+            write(row, timed)
+            error = card.error(launch, tensors, reference)
+            if not error <= TOLERANCE[gemm.mode]:
+                print("cuBLASLt differs", gemm.signature, error)
+        done += 1
+        if 0 in times_ms and library_ms < math.inf:
+            best = library_ms / min(times_ms.values())
+            name = f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}"
+            print(f"{name}: {library_ms / times_ms[0]:.2f} best {best:.2f}", flush=True)
+        del tensors, reference
+        gc.collect()
     print(f"{done} of {len(tasks)} in {time.monotonic() - started_s:.0f} s")
 
 

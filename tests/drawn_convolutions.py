@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import assume, strategies as st
 
 from pytest_gpuenergy.support import InputError
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, MODES, Conv2d
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, CONV_MODES, Conv2d
 
-TENSOR_CORE_MODES = MODES[1:]
+TENSOR_CORE_MODES = CONV_MODES[1:]
 
 
 @st.composite

@@ -9,13 +9,28 @@ from hypothesis import strategies as st
 
 from pytest_gpuenergy.tuners import TEMPLATE_FORM
 from pytest_gpuenergy.tuning import Record, RecordFile, TemplateParameters
-from pytest_gpuenergy.workloads import ACTIVATIONS, LAYOUTS, Gemm
+from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8_MODES, LAYOUTS, Gemm
 
 
 def ends() -> st.SearchStrategy[dict[str, Any]]:
     """Options of products: any end, often none."""
     named = {"bias": st.booleans(), "activation": st.sampled_from(ACTIVATIONS)}
     return st.just({}) | st.fixed_dictionaries({**named, "residual": st.booleans()})
+
+
+def float8_options(mode: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Options of products in a mode: scales, accumulation and quantization, of 8-bit numbers."""
+    if mode not in FLOAT8_MODES:
+        return st.just({})
+    scaled = st.fixed_dictionaries(
+        {
+            "scaling": st.sampled_from(["tensor", "row"]),
+            "accumulation": st.sampled_from(["float32", "fast"]),
+            "quantize": st.booleans(),
+        }
+    )
+    blocks = st.fixed_dictionaries({"scaling": st.just("block"), "quantize": st.booleans()})
+    return scaled | blocks
 
 
 def several(most_rows: int = 80) -> st.SearchStrategy[dict[str, Any]]:
@@ -53,10 +68,11 @@ def aligned_products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) 
 
 def _drawn(draw: st.DrawFn, most: int, modes: st.SearchStrategy[Any]) -> Gemm:
     m, n, k = (draw(st.integers(1, most)) for _ in range(3))
-    more = draw(several(most // 2))
-    m = sum(more.get("groups", (m,)))
     layout, mode = draw(st.sampled_from(LAYOUTS)), draw(modes)
-    return Gemm("g", m, n, k, layout, mode, **more, **draw(ends()))
+    more = {} if mode in FLOAT8_MODES else draw(several(most // 2))
+    m = sum(more.get("groups", (m,)))
+    options = {**draw(ends()), **draw(float8_options(mode))}
+    return Gemm("g", m, n, k, layout, mode, **more, **options)
 
 
 def template_records(product: Gemm, parameters: TemplateParameters[Gemm]) -> RecordFile:

@@ -27,7 +27,12 @@ RESULT = np.dtype(
         ("reserved", "<i4", (4,)),
     ]
 )
-TYPES = {0: ("float32", 4), 2: ("float16", 2), 14: ("bfloat16", 2)}
+TYPES = {
+    0: ("float32", 4),
+    2: ("float16", 2),
+    14: ("bfloat16", 2),
+    28: ("float8_e4m3fn", 1),
+}
 ON_TENSOR_CORES = 100
 """The number from which algorithms say that they use tensor cores."""
 
@@ -37,7 +42,11 @@ Cap = IntEnum("Cap", ["NUMERICAL_IMPL_FLAGS"])
 ALIGNED = [f"MIN_ALIGNMENT_{name}_BYTES" for name in "ABCD"]
 Preference = IntEnum("Preference", ["MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK", *ALIGNED])
 Operation = IntEnum(
-    "Operation", ["TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_BATCH_STRIDE"]
+    "Operation",
+    [
+        *("TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_BATCH_STRIDE", "FAST_ACCUM"),
+        *(f"{operand}_SCALE_{what}" for operand in "AB" for what in ("POINTER", "MODE")),
+    ],
 )
 LayoutAttribute = IntEnum("LayoutAttribute", ["BATCH_COUNT", "STRIDED_BATCH_OFFSET"])
 
@@ -223,6 +232,9 @@ class HostCublas:
             other = self._numbers(second, second_layout, product)
             one = one.T if self.objects[operation]["TRANSA"] else one
             other = other.T if self.objects[operation]["TRANSB"] else other
+            if "A_SCALE_MODE" in described:
+                one = one * scales_at(described, "A", one.shape)
+                other = other * scales_at(described, "B", other.shape[::-1]).T
             result = one @ other + (self._numbers(c, c_layout, product) if added else 0.0)
             number, rows, *_ = self.objects[c_layout]["layout"]
             kind = TYPES[number][0]
@@ -238,7 +250,7 @@ class HostCublas:
     def _stored(self, address: int, layout: int, product: int) -> Any:
         """The matrix of a product in a batch, which is stored by columns."""
         kind, rows, columns, leading = self.objects[layout]["layout"]
-        bits = np.dtype("f4" if kind == 0 else "f2" if kind == 2 else "u2")
+        bits = stored_as(TYPES[kind][0])
         address += product * self.objects[layout].get("STRIDED_BATCH_OFFSET", 0) * bits.itemsize
         whole = at(address, bits, leading * (columns - 1) + rows)
         shape, strides = (rows, columns), (bits.itemsize, leading * bits.itemsize)
@@ -247,6 +259,23 @@ class HostCublas:
     def _numbers(self, address: int, layout: int, product: int) -> Any:
         kind = TYPES[self.objects[layout]["layout"][0]][0]
         return numbers(self._stored(address, layout, product), kind).astype(np.float64)
+
+
+def scales_at(described: dict[str, int], operand: str, shape: tuple[int, int]) -> Any:
+    """The scales of an operand of `shape`, whose second dimension is K, for each element."""
+    rows, depth = shape
+    address, mode = (described[f"{operand}_SCALE_{what}"] for what in ("POINTER", "MODE"))
+    float32, along = np.dtype("f4"), -(-depth // 128)
+    if mode == 0:
+        return at(address, float32, 1)[0]
+    if mode == 3:
+        return at(address, float32, rows)[:, None]
+    if mode == 4:
+        return at(address, float32, along * rows).reshape(along, rows).T.repeat(128, 1)[:, :depth]
+    assert mode == 5
+    row, blocks = -(-along // 4) * 4, -(-rows // 128)
+    whole = at(address, float32, blocks * row).reshape(blocks, row)[:, :along]
+    return whole.repeat(128, 0).repeat(128, 1)[:rows, :depth]
 
 
 def at(address: int, dtype: Any, count: int) -> Any:

@@ -34,8 +34,9 @@ class Pointer:
         return Pointer(self.memory, self.at + offsets)
 
     def load(self, mask: Any, other: float) -> Any:
-        mask = np.broadcast_to(mask, self.at.shape)
-        block = np.full(self.at.shape, other, self.memory.dtype).view(Block)
+        shape = np.shape(self.at)
+        mask = np.broadcast_to(mask, shape)
+        block = np.full(shape, other, self.memory.dtype).view(Block)
         block[mask] = self.memory[self._inside(mask)]
         return block
 
@@ -44,7 +45,7 @@ class Pointer:
         self.memory[self._inside(mask)] = value[mask]
 
     def _inside(self, mask: Any) -> Any:
-        at = self.at[mask]
+        at = np.asarray(self.at)[mask]
         assert not at.size or (at.min() >= 0 and at.max() < self.memory.size)
         return at
 
@@ -82,7 +83,7 @@ LANGUAGE = SimpleNamespace(
     range=range,
     arange=np.arange,
     zeros=lambda shape, dtype: np.zeros(shape, dtype).view(Block),
-    load=lambda pointer, mask, other: pointer.load(mask, other),
+    load=lambda pointer, mask=True, other=0.0: pointer.load(mask, other),
     store=lambda pointer, value, mask: pointer.store(value, mask),
     where=np.where,
     maximum=np.maximum,

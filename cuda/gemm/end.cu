@@ -1,10 +1,13 @@
-// The end of a product: C = activation(A B + bias) + residual.
+// The end of a product: C = activation(a_scale b_scale A B + bias) + residual.
 //
-// It is applied in float32 to whole sums, before they are rounded to Element: where a template stores them,
+// It is applied in float32 to whole sums, before they are rounded to Result: where a template stores them,
 // and in gemm_sum if blocks have shared a tile. Besides those of tiles.cu, the constants of this text are:
 //   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements for each product, and a residual that
 //                              is stored as C is
 //   ACTIVATION                 0: none, 1: relu, 2: gelu, 3: gelu_tanh, 4: silu
+//   SCALES                     0: none, 1: one of A and one of B, 2: one of each row of A and column of B,
+//                              3: of blocks of A and B, with which a template multiplies parts of sums
+//   Result                     type of the elements of C, bias and residual
 
 #if WITH_BIAS
 #define BIAS bias  // a parameter of the kernel
@@ -16,6 +19,15 @@
 #else
 #define RESIDUAL nullptr
 #endif
+
+#if SCALES
+#define A_SCALE a_scale
+#define B_SCALE b_scale
+#else
+#define A_SCALE nullptr
+#define B_SCALE nullptr
+#endif
+#define SCALED_END (SCALES == 1 || SCALES == 2)
 
 // x / (1 + exp(-2 y)) is x (1 + tanh(y)) / 2, and stays exact to the last digits where that is small. So would
 // x erfc(-x / sqrt(2)) / 2, but erfcf takes so many registers that kernels with large tiles spill theirs.
@@ -40,10 +52,10 @@ __device__ __forceinline__ float activated(float x) {
 
 // Read neighbouring elements, of which `there` exist, or ALL.
 template <bool ALIGNED, bool ALL, int COUNT>
-__device__ __forceinline__ void read_elements(float (&to)[COUNT], const Element* from, int there) {
-  using Type = typename Piece<COUNT * sizeof(Element)>::Type;
+__device__ __forceinline__ void read_elements(float (&to)[COUNT], const Result* from, int there) {
+  using Type = typename Piece<COUNT * sizeof(Result)>::Type;
   if (ALIGNED && (ALL || there >= COUNT)) {
-    alignas(sizeof(Type)) Element piece[COUNT];
+    alignas(sizeof(Type)) Result piece[COUNT];
     *reinterpret_cast<Type*>(piece) = *reinterpret_cast<const Type*>(from);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) to[i] = static_cast<float>(piece[i]);
@@ -59,16 +71,26 @@ struct NoEnd {
   __device__ __forceinline__ void apply(float (&)[COUNT], int, int) const {}
 };
 
-#if WITH_BIAS || WITH_RESIDUAL || ACTIVATION
+#if WITH_BIAS || WITH_RESIDUAL || ACTIVATION || SCALED_END
 // Applies the end to elements of a part of C.
 struct End {
-  const Element *bias, *residual;  // of its first column, and of its first element
+  const Result *bias, *residual;   // of its first column, and of its first element
+  const float *a_scale, *b_scale;  // of its first row, and of its first column; or those of all
   int rows, columns;               // of C, from there on
 
   // Replace the sums of neighbouring columns, of which the first is a multiple of COUNT.
   template <bool ALL, int COUNT>
   __device__ __forceinline__ void apply(float (&sums)[COUNT], int row, int column) const {
     int there = ALL || row < rows ? columns - column : 0;
+#if SCALES == 1
+    float factor = *a_scale * *b_scale;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] *= factor;
+#elif SCALES == 2
+    float of_row = ALL || there > 0 ? a_scale[row] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] *= of_row * (ALL || i < there ? b_scale[column + i] : 0.0f);
+#endif
 #if WITH_BIAS
     float biases[COUNT];
     read_elements<PRODUCTS == 1 || N % COUNT == 0, ALL>(biases, bias + column, there);
@@ -86,17 +108,26 @@ struct End {
   }
 };
 
-__device__ __forceinline__ End end_at(Place place, const Element* bias, const Element* residual) {
+__device__ __forceinline__ End end_at(Place place, const Result* bias, const Result* residual,
+                                      const float* a_scale = nullptr,
+                                      const float* b_scale = nullptr) {
 #if WITH_BIAS
   bias += place.product * N + place.column;
 #endif
 #if WITH_RESIDUAL
   residual += place_in_c(place);
 #endif
-  return {bias, residual, place.end - place.row, N - place.column};
+#if SCALES == 2
+  a_scale += place.row;
+  b_scale += place.column;
+#endif
+  return {bias, residual, a_scale, b_scale, place.end - place.row, N - place.column};
 }
 #else
 using End = NoEnd;
 
-__device__ __forceinline__ End end_at(Place, const Element*, const Element*) { return {}; }
+__device__ __forceinline__ End end_at(Place, const Result*, const Result*, const float* = nullptr,
+                                      const float* = nullptr) {
+  return {};
+}
 #endif

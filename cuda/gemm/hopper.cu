@@ -6,17 +6,18 @@
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
 //   CLUSTERED          whether clusters have several blocks, which copy for one another
-//   A_VIEWS, B_VIEWS   tensor maps of A and of B: 1, or as many as there are elements in 16 bytes
-//   LDA, LDB           distances in elements between the stored rows of A and B
-//
-// Where rows along K are no multiple of 16 bytes apart, no tensor map can describe them, but it can
-// describe every A_VIEWS-th of them: a view. In a stage, the rows of a view then follow one another.
 
 #include <cuda.h>
 
 constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
 constexpr int A_STAGE = TILE_M * TILE_K, B_STAGE = TILE_K * TILE_N;
-constexpr int STAGE_BYTES = (A_STAGE + B_STAGE) * sizeof(Element);
+// Rows of A that are copied of a tile: if there are fewer, those that exist, up to the end of a pattern.
+// Instructions do not mind what the others hold, but threads that prepare A would.
+constexpr int PATTERN_M = 8 * CLUSTER_N;
+constexpr int COPIED_M = A_TRANSPOSED || sizeof(Element) > 2 || M >= TILE_M
+                             ? TILE_M
+                             : (M + PATTERN_M - 1) / PATTERN_M * PATTERN_M;
+constexpr int STAGE_BYTES = (COPIED_M * TILE_K + B_STAGE) * sizeof(Element);
 static_assert(THREADS == 128 * (CONSUMERS + 1), "one warpgroup copies");
 
 // ---- What a block computes
@@ -48,25 +49,12 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
   return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
 
-// ---- Views
-
-// Where in a stage of ROWS lines a row is.
-template <int VIEWS, int ROWS>
-__device__ __forceinline__ constexpr int line_of(int row) {
-  return VIEWS == 1 ? row : row % VIEWS * (ROWS / VIEWS) + row / VIEWS;
-}
-
-// Which row is in a line of a stage.
-template <int VIEWS, int ROWS>
-__device__ __forceinline__ constexpr int row_in(int line) {
-  return VIEWS == 1 ? line : line % (ROWS / VIEWS) * VIEWS + line / (ROWS / VIEWS);
-}
-
 // ---- Clusters: blocks of the same rows share A, and those of the same columns share B
 
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself
-constexpr int A_SLICE = TILE_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
-static_assert(A_SLICE % LINE == 0 && B_SLICE % LINE == 0, "slices must consist of boxes");
+constexpr int A_SLICE = COPIED_M / CLUSTER_N, B_SLICE = TILE_N / CLUSTER_M;  // that a block copies
+static_assert(A_SLICE % (A_TRANSPOSED ? LINE : 8) == 0 && B_SLICE % (B_TRANSPOSED ? 8 : LINE) == 0,
+              "slices must consist of boxes, whose patterns repeat after eight lines");
 
 __device__ __forceinline__ int own_rank() { return blockIdx.x % CLUSTER; }
 
@@ -114,29 +102,10 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
 #endif
 }
 
-// Copy a block's part of the rows of a tile that lie along K: those of some views, or a slice of the
-// only one. A view begins up to 15 bytes before its first element, where an address is a multiple of 16.
-template <int VIEWS, int ROWS, int DISTANCE, int PARTS>
-__device__ __forceinline__ void copy_rows(Element* stage, const CUtensorMap* const (&maps)[VIEWS],
-                                          int k, int row, int z, int part, Barrier& full,
-                                          unsigned short ranks) {
-#pragma unroll
-  for (int view = 0; view < VIEWS; ++view) {
-    if (VIEWS > 1 && PARTS > 1 && view / (VIEWS / PARTS) != part) continue;
-    int first = VIEWS > 1 ? view * (ROWS / VIEWS) : part * (ROWS / PARTS);
-    int y = VIEWS > 1 ? row / VIEWS : row + first;
-    for (int i = 0; i < TILE_K; i += LINE) {
-      copy_box<(PARTS > 1)>(stage + i * ROWS + first * LINE, *maps[view],
-                            k + i + view * DISTANCE % VIEWS, y, z, full, ranks);
-    }
-  }
-}
-
 // Copy what a block of this rank copies of a step, of which `place` and `k` are the beginning. A stage
 // consists of boxes as high as the tile, in each of which a row is a line.
 __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
-                                          const CUtensorMap* const (&a_maps)[A_VIEWS],
-                                          const CUtensorMap* const (&b_maps)[B_VIEWS],
+                                          const CUtensorMap& a_map, const CUtensorMap& b_map,
                                           Place place, int k, int rank, Barrier& full) {
   int m = rank % CLUSTER_M * B_SLICE, n = rank / CLUSTER_M * A_SLICE;
   int of_a = matrix_of(place), of_b = place.product;
@@ -147,18 +116,22 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
   arrive_expecting(full, STAGE_BYTES);
 #if A_TRANSPOSED
   for (int i = n; i < n + A_SLICE; i += LINE) {
-    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, *a_maps[0], place.row + i, k, of_a, full, of_rows);
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_K, a_map, place.row + i, k, of_a, full, of_rows);
   }
 #else
-  copy_rows<A_VIEWS, TILE_M, LDA, CLUSTER_N>(a_stage, a_maps, k, place.row, of_a, rank / CLUSTER_M,
-                                             full, of_rows);
+  for (int i = 0; i < TILE_K; i += LINE) {
+    copy_box<(CLUSTER_N > 1)>(a_stage + i * TILE_M + n * LINE, a_map, k + i, place.row + n, of_a,
+                              full, of_rows);
+  }
 #endif
 #if B_TRANSPOSED
-  copy_rows<B_VIEWS, TILE_N, LDB, CLUSTER_M>(b_stage, b_maps, k, place.column, of_b, rank % CLUSTER_M,
-                                             full, of_columns);
+  for (int i = 0; i < TILE_K; i += LINE) {
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_N + m * LINE, b_map, k + i, place.column + m, of_b,
+                              full, of_columns);
+  }
 #else
   for (int i = m; i < m + B_SLICE; i += LINE) {
-    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, *b_maps[0], place.column + i, k, of_b, full,
+    copy_box<(CLUSTER_M > 1)>(b_stage + i * TILE_K, b_map, place.column + i, k, of_b, full,
                               of_columns);
   }
 #endif
@@ -166,7 +139,7 @@ __device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage,
 
 // Copy a box to `map`. It may be filled again after wait_for_boxes.
 __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, int z,
-                                          const Element* from) {
+                                          const void* from) {
 #if PRODUCTS > 1
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n"

@@ -1,4 +1,5 @@
-// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32.
+// C = A B with few rows, on the tensor cores of Hopper (sm_90a): elements of 16 bits, added in float32, or of
+// 8 bits.
 //
 // Such a product takes as long as its B (the weights of a linear layer) takes to come from memory. The
 // instruction therefore computes C^T = B^T A^T: 64 columns of C are its rows, and the rows of C, of which
@@ -10,20 +11,26 @@
 //   SPLIT              blocks of a cluster, which divide the steps of a tile
 //   CONSUMERS          warpgroups that multiply, each 64 columns of C
 //   COPYING_WARPS      warps that copy
+//   B_KEPT             whether B may stay in the L2, since all of it fits
 //   A_MAPPED, B_MAPPED whether a tensor map describes the matrix; otherwise threads copy it, since its rows
 //                      are not a multiple of 16 bytes apart
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n16k16.f32.bf16.bf16"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   LEFT_PLACE, RIGHT_PLACE, ADD_PLACE   its other operands
-//   LEFT_ALONG, RIGHT_ALONG   1 if columns of C are along lines of B, and its rows along lines of A
+//   ALONG              its last operands: ", 1, 0" if columns of C are along lines of B, and its rows not along
+//                      lines of A; "" for elements of 8 bits, for which neither can be
+//   PROMOTED, B_SCALE_ROW   as in wgmma.cu
 
 #include <cuda.h>
 
 constexpr int LINE = 128 / sizeof(Element);  // elements of a line, whose pieces of 16 bytes are swizzled
-constexpr int DEPTH = 16;                    // columns of A and rows of B in one instruction
+constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 // Of A, lines along the rows of C are copied whole: the instruction reads the TILE_M first elements.
 constexpr int A_SIDE = A_TRANSPOSED ? (TILE_M + LINE - 1) / LINE * LINE : TILE_M;
 constexpr int A_STAGE = A_SIDE * TILE_K, B_STAGE = TILE_N * TILE_K;
+// A stage consists of boxes of so many lines.
+constexpr int A_LINES = A_TRANSPOSED ? TILE_K : TILE_M, A_BOXES = A_STAGE / (A_LINES * LINE);
+constexpr int B_LINES = B_TRANSPOSED ? TILE_N : TILE_K, B_BOXES = B_STAGE / (B_LINES * LINE);
 constexpr int MAPPED_BYTES = ((A_MAPPED ? A_STAGE : 0) + (B_MAPPED ? B_STAGE : 0)) * sizeof(Element);
 constexpr int COPIERS = 32 * COPYING_WARPS;
 static_assert(THREADS == 128 * CONSUMERS + COPIERS, "a block has consumers and warps that copy");
@@ -42,19 +49,25 @@ static_assert(TILE_N == 64 * CONSUMERS && TILE_M % 8 == 0 && TILE_K % LINE == 0,
 
 // ---- Copies by the tensor memory accelerator
 
-// What is read once shall not displace from the L2 what is read again.
-__device__ __forceinline__ unsigned long long read_once() {
+// How long the L2 keeps B, which each block reads another part of. It would otherwise displace A, which all
+// blocks read.
+__device__ __forceinline__ unsigned long long policy_of_b() {
   unsigned long long policy;
+#if B_KEPT
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+#else
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
   return policy;
 }
 
-__device__ __forceinline__ unsigned long long read_again() {
+__device__ __forceinline__ unsigned long long policy_of_a() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
+// Copy the box of `map` whose first element is at (x, y) of matrix z, x being the inner dimension.
 __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, int x, int y, int z,
                                          Barrier& full, unsigned long long policy) {
 #if PRODUCTS > 1
@@ -76,8 +89,9 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
 // ---- Copies by threads
 
 constexpr int PIECE = 16 / sizeof(Element), PIECES_OF_LINE = LINE / PIECE;
+constexpr int MOST_LOADS = 6;  // of a thread, before it waits for them: more take too many registers
 
-// Read the aligned piece of this number of a matrix of COUNT elements; what lies beyond becomes 0.
+// Read the aligned piece of this number among COUNT elements; what lies beyond becomes 0.
 template <int COUNT>
 __device__ __forceinline__ uint4 read_piece(const Element* from, int number) {
   if (COUNT % PIECE == 0 || number < COUNT / PIECE) {
@@ -116,35 +130,48 @@ __device__ __forceinline__ uint4 beginning(const uint4& piece, int count) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// Copy the same box as copy_box would of matrix z, of MATRICES of HEIGHT rows of LENGTH elements that are
-// DISTANCE apart: LINES lines from the element (x, y) on. What lies outside becomes 0.
-template <int LENGTH, int HEIGHT, int DISTANCE, int LINES, int MATRICES>
-__device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y, int z) {
-  constexpr int AT_ONCE = COPIERS / PIECES_OF_LINE, LOADS = 4;  // of a thread, before it waits for them
-  int thread = threadIdx.x % COPIERS, piece = thread % PIECES_OF_LINE;
-  int left = LENGTH - x - piece * PIECE;
+constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
+
+// Warps that copy A and B where threads copy both: in proportion to their lines.
+constexpr int WARPS_OF_A = COPYING_WARPS == 1 ? 1 : max_of(1, COPYING_WARPS * A_SIDE / (A_SIDE + TILE_N));
+constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
+constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
+
+// Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
+// elements that are DISTANCE apart. A box has LINES lines, and the next one begins a line further in its rows.
+// What lies outside of matrix z becomes 0. `thread` is one of THREADS_COPYING.
+template <int MATRICES, int LENGTH, int HEIGHT, int DISTANCE, int LINES, int BOXES, int THREADS_COPYING>
+__device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y, int z,
+                                           int thread) {
+  constexpr int ELEMENTS = MATRICES * HEIGHT * DISTANCE, ALL_LINES = BOXES * LINES;
+  constexpr bool EVEN = DISTANCE % 2 == 0 && !GROUPED;  // a group may begin in any column of a transposed A
+  constexpr int AT_ONCE = THREADS_COPYING / PIECES_OF_LINE, EACH = (ALL_LINES + AT_ONCE - 1) / AT_ONCE;
+  constexpr int LOADS = EACH < MOST_LOADS ? EACH : MOST_LOADS;
+  int piece = thread % PIECES_OF_LINE;
 #pragma unroll 1
-  for (int first = thread / PIECES_OF_LINE; first < LINES; first += AT_ONCE * LOADS) {
+  for (int first = thread / PIECES_OF_LINE; first < ALL_LINES; first += AT_ONCE * LOADS) {
     uint4 low[LOADS] = {}, high[LOADS] = {};
-    int shift[LOADS];
+    int shift[LOADS], left[LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      int line = first + i * AT_ONCE;
-      int place = (z * HEIGHT + y + line) * DISTANCE + x + piece * PIECE;
+      int line = first + i * AT_ONCE, row = y + line % LINES;
+      int column = x + line / LINES * LINE + piece * PIECE;
+      int place = (z * HEIGHT + row) * DISTANCE + column;
       shift[i] = place % PIECE;
-      if (line < LINES && y + line < HEIGHT && left > 0) {
-        low[i] = read_piece<MATRICES * HEIGHT * DISTANCE>(from, place / PIECE);
-        if (shift[i] + min(left, PIECE) > PIECE) {
-          high[i] = read_piece<MATRICES * HEIGHT * DISTANCE>(from, place / PIECE + 1);
+      left[i] = LENGTH - column;
+      if (line < ALL_LINES && row < HEIGHT && left[i] > 0) {
+        low[i] = read_piece<ELEMENTS>(from, place / PIECE);
+        if (shift[i] + min(left[i], PIECE) > PIECE) {
+          high[i] = read_piece<ELEMENTS>(from, place / PIECE + 1);
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
       int line = first + i * AT_ONCE;
-      if (line >= LINES) break;
-      uint4 whole = shifted<DISTANCE % 2 == 0>(low[i], high[i], shift[i]);
-      if (left < PIECE) whole = beginning(whole, left);
+      if (line >= ALL_LINES) break;
+      uint4 whole = shifted<EVEN>(low[i], high[i], shift[i]);
+      if (left[i] < PIECE) whole = beginning(whole, left[i]);
       reinterpret_cast<uint4*>(to + line * LINE)[piece ^ line % 8] = whole;
     }
   }
@@ -152,39 +179,55 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 
 // ---- The steps of a block
 
-// Copy a step, of which `place` and `k` are the beginning.
+// The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
+__device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
+__device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED ? k : place.row; }
+__device__ __forceinline__ int x_of_b(Place place, int k) { return B_TRANSPOSED ? k : place.column; }
+__device__ __forceinline__ int y_of_b(Place place, int k) { return B_TRANSPOSED ? place.column : k; }
+
+// Let the tensor memory accelerator copy what maps describe.
 template <class MatrixA, class MatrixB>
-__device__ __forceinline__ void copy_step(Element* a_stage, Element* b_stage, const MatrixA& A,
-                                          const MatrixB& B, Place place, int k, Barrier& full,
-                                          unsigned long long once, unsigned long long again) {
-  bool leader = threadIdx.x == 128 * CONSUMERS;
-  if (MAPPED_BYTES > 0 && leader) arrive_expecting(full, MAPPED_BYTES);
-#pragma unroll
-  for (int i = 0; i < (B_TRANSPOSED ? TILE_K : TILE_N); i += LINE) {
-    Element* to = b_stage + i * (B_TRANSPOSED ? TILE_N : TILE_K);
-    int x = B_TRANSPOSED ? k + i : place.column + i, y = B_TRANSPOSED ? place.column : k;
+__device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full,
+                                            unsigned long long of_a, unsigned long long of_b) {
+  if (MAPPED_BYTES > 0) arrive_expecting(full, MAPPED_BYTES);
 #if B_MAPPED
-    if (leader) copy_box(to, B, x, y, place.product, full, once);
-#else
-    copy_lines<B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_TRANSPOSED ? TILE_N : TILE_K,
-               PRODUCTS>(to, B, x, y, place.product);
-#endif
-  }
 #pragma unroll
-  for (int i = 0; i < (A_TRANSPOSED ? A_SIDE : TILE_K); i += LINE) {
-    Element* to = a_stage + i * (A_TRANSPOSED ? TILE_K : TILE_M);
-    int x = A_TRANSPOSED ? place.row + i : k + i, y = A_TRANSPOSED ? k : place.row;
-#if A_MAPPED
-    if (leader) copy_box(to, A, x, y, matrix_of(place), full, again);
-#else
-    copy_lines<A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_TRANSPOSED ? TILE_K : TILE_M,
-               GROUPED ? 1 : PRODUCTS>(to, A, x, y, matrix_of(place));
+  for (int i = 0; i < B_BOXES; ++i) {
+    copy_box(b_stage + i * B_LINES * LINE, B, x_of_b(place, k) + i * LINE, y_of_b(place, k),
+             place.product, full, of_b);
+  }
 #endif
+#if A_MAPPED
+#pragma unroll
+  for (int i = 0; i < A_BOXES; ++i) {
+    copy_box(a_stage + i * A_LINES * LINE, A, x_of_a(place, k) + i * LINE, y_of_a(place, k),
+             matrix_of(place), full, of_a);
   }
-  if (!A_MAPPED || !B_MAPPED) {
-    written_for_async();
-    arrive_as_warp(full);
+#endif
+}
+
+// Copy what no map describes. Where that is only A, each warp copies the A of another step, so that several
+// are under way; otherwise all warps copy parts of a step.
+template <class MatrixA, class MatrixB>
+__device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, const MatrixA& A,
+                                            const MatrixB& B, Place place, int k, Barrier& full) {
+  int thread = threadIdx.x - 128 * CONSUMERS;
+#if !B_MAPPED
+  if (thread < B_COPIERS) {
+    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
+        b_stage, B, x_of_b(place, k), y_of_b(place, k), place.product, thread);
   }
+#endif
+#if !A_MAPPED
+  if (B_MAPPED || COPIERS - thread <= A_COPIERS) {
+    copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
+               A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
+                          (COPIERS - 1 - thread) % A_COPIERS);
+  }
+#endif
+  written_for_async();
+  arrive_as_warp(full);
 }
 
 // Where in a stage an operand begins, in elements.
@@ -203,16 +246,16 @@ constexpr unsigned __host__ __device__ further(int elements) {
 
 // Begin to add a product.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], unsigned long long left,
-                                             unsigned long long right) {
+                                             unsigned long long right, int add) {
   asm volatile(
       "{\n"
       ".reg .pred add;\n"
       "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1, " LEFT_ALONG
-      ", " RIGHT_ALONG ";\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " LEFT_PLACE ", " RIGHT_PLACE ", add, 1, 1" ALONG
+      ";\n"
       "}"
       : SUMS_OPERANDS
-      : "l"(left), "l"(right), "r"(1));
+      : "l"(left), "l"(right), "r"(add));
 }
 
 // Wait for all products but those of the latest `others` steps.
@@ -223,35 +266,78 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
   for (int i = 0; i < TILE_M / 2; ++i) asm volatile("" : "+f"(sums[i]) :: "memory");
 }
 
-// ---- The sums of a block, in shared memory: TILE_M rows
+#if PROMOTED
+// Sums in float32 of what instructions add in steps, whose sums of 8-bit elements have about 14 bits.
+constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
+static_assert(TILE_K == BLOCK, "a step must be as long as a block");
 
-constexpr int SUMS_ROW = TILE_N + 4;  // in which a warp's accesses are in different banks
+// What a thread's sums of a step are multiplied with: of rows of A, and of all of its columns of B.
+struct Factors {
+#if SCALES == 3
+  float of_rows[TILE_M / 4], of_columns;
+#endif
+};
 
-// A thread has pairs of neighbouring rows of C, in eight columns of a warp's 16 (PTX ISA, "Register
-// Fragments for wgmma.mma_async").
-__device__ __forceinline__ void keep(float* rows, const float (&sums)[TILE_M / 2]) {
-  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
+__device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale, Place place,
+                                              int within, int step) {
+  Factors factors;
+#if SCALES == 3
 #pragma unroll
-  for (int i = 0; i < TILE_M / 2; ++i) {
-    rows[(i / 4 * 8 + lane % 4 * 2 + i % 2) * SUMS_ROW + column + i % 4 / 2 * 8] = sums[i];
+  for (int i = 0; i < TILE_M / 4; ++i) {
+    int row = place.row + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    factors.of_rows[i] = row < M ? a_scale[step * M + row] : 0.0f;
   }
+  int column = place.column + within;
+  factors.of_columns = column < N ? b_scale[column / BLOCK * B_SCALE_ROW + step] : 0.0f;
+#endif
+  return factors;
 }
 
-// Read two neighbouring sums of a block of the cluster.
-__device__ __forceinline__ float2 read_sums(const float* there, int rank) {
+__device__ __forceinline__ void promote(float (&totals)[TILE_M / 2], const float (&sums)[TILE_M / 2],
+                                        const Factors& factors) {
+#pragma unroll
+  for (int i = 0; i < TILE_M / 2; ++i) {
+#if SCALES == 3
+    totals[i] = fmaf(factors.of_rows[i / 4 * 2 + i % 2] * factors.of_columns, sums[i], totals[i]);
+#else
+    totals[i] += sums[i];
+#endif
+  }
+}
+#endif
+
+// ---- The sums of a cluster, in shared memory
+
+// Each block adds and stores some of the tile's rows. It has room for those of each block of the cluster, in
+// lines in which a warp's accesses are in different banks.
+constexpr int OWN_ROWS = (TILE_M + SPLIT - 1) / SPLIT, SUMS_LINE = TILE_N + 4;
+constexpr int SUMS_BEGIN = SPLIT == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
+
+// Write a sum to the shared memory of a block of the cluster.
+__device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
 #if CLUSTERED
-  float2 both;
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %2, %3;\n"
-      "ld.shared::cluster.v2.f32 {%0, %1}, [there];\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.f32 [there], %2;\n"
       "}"
-      : "=f"(both.x), "=f"(both.y) : "r"(shared_address(there)), "r"(rank) : "memory");
-  return both;
+      :: "r"(shared_address(there)), "r"(rank), "f"(sum) : "memory");
 #else
-  return *reinterpret_cast<const float2*>(there);
+  *there = sum;
 #endif
+}
+
+// Give each row to the block that adds it. A thread has pairs of neighbouring rows of C, in eight columns of
+// a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
+__device__ __forceinline__ void give(float* lines, const float (&sums)[TILE_M / 2], int rank, int rows) {
+  int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < TILE_M / 2; ++i) {
+    int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    float* line = lines + (rank * OWN_ROWS + row % OWN_ROWS) * SUMS_LINE;
+    if (ALL_M || row < rows) write_sum(line + column + i % 4 / 2 * 8, row / OWN_ROWS, sums[i]);
+  }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -259,82 +345,121 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     __cluster_dims__(SPLIT, 1, 1)
 #endif
     gemm(A_PARAMETER, B_PARAMETER,
+#if SCALES
+         const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-         const Element* __restrict__ bias,
+         const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-         const Element* __restrict__ residual,
+         const Result* __restrict__ residual,
 #endif
-         Element* __restrict__ C) {
+         Result* __restrict__ C) {
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* b_stages = aligned<Element>(memory);
   Element* a_stages = b_stages + STAGES * B_STAGE;
-  float* rows = reinterpret_cast<float*>(b_stages);  // once all steps are multiplied
-  if (threadIdx.x == 0) {
+  float* lines = reinterpret_cast<float*>(b_stages + SUMS_BEGIN);
+  bool leader = threadIdx.x == 128 * CONSUMERS;
+  if (leader) {
     for (int stage = 0; stage < STAGES; ++stage) {
-      initialize(full[stage], (MAPPED_BYTES > 0) + (A_MAPPED && B_MAPPED ? 0 : COPYING_WARPS));
+      initialize(full[stage], (MAPPED_BYTES > 0) + (!B_MAPPED ? COPYING_WARPS : !A_MAPPED));
       initialize(empty[stage], CONSUMERS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  arrive_in_cluster();
 
   int rank = blockIdx.x % SPLIT;
   Place place = place_of(blockIdx.x / SPLIT);
-  int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT;
+  int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
   Ring ring;
-  float sums[TILE_M / 2] = {};
-  int warpgroup = own_warpgroup();
-  if (warpgroup >= CONSUMERS) {
-    if (!A_MAPPED || !B_MAPPED || threadIdx.x == 128 * CONSUMERS) {
-      unsigned long long once = read_once(), again = read_again();
-      for (int step = begin; step < end; ++step) {
-        wait(empty[ring.stage], ring.parity ^ 1);
-        copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-                  step * TILE_K, full[ring.stage], once, again);
-        ring.advance();
+  unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
+  // The thread that has initialized the barriers need not wait for others to fill all stages.
+  auto copy_next = [&] {
+    wait(empty[ring.stage], ring.parity ^ 1);
+    copy_mapped(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
+                step++ * TILE_K, full[ring.stage], of_a, of_b);
+    ring.advance();
+  };
+  if (MAPPED_BYTES > 0 && leader) {
+    while (step < end && step < begin + STAGES) copy_next();
+  }
+  __syncwarp();
+  __syncthreads();
+
+  if (own_warpgroup() >= CONSUMERS) {
+    if (A_MAPPED && B_MAPPED) {
+      while (leader && step < end) copy_next();
+    } else {
+      Ring copied;
+      int warp = threadIdx.x / 32 - 4 * CONSUMERS, turns = COPYING_WARPS > 1 ? COPYING_WARPS - 1 : 1;
+      for (int other = begin; other < end; ++other) {
+        if (MAPPED_BYTES > 0 && leader && step < end && step <= other) copy_next();
+        if (!B_MAPPED || (other - begin) % turns == warp - (COPYING_WARPS > 1)) {
+          wait(empty[copied.stage], copied.parity ^ 1);
+          copy_others(a_stages + copied.stage * A_STAGE, b_stages + copied.stage * B_STAGE, A, B, place,
+                      other * TILE_K, full[copied.stage]);
+        }
+        copied.advance();
       }
     }
+    __syncwarp();
+    wait_for_cluster();
   } else {
-    unsigned long long left = described(b_stages + place_in_b(64 * warpgroup, 0), TILE_K * 128, 1024);
+    float sums[TILE_M / 2] = {};
+    int column = threadIdx.x / 128 * 64;
+    unsigned long long left = described(b_stages + place_in_b(column, 0), TILE_K * 128, 1024);
     unsigned long long right = described(a_stages, TILE_K * 128, 1024);
     int before = 0;  // the stage of the step before
-    for (int step = begin; step < end; ++step) {
+#if PROMOTED
+    float part[TILE_M / 2];
+    Factors factors = factors_of(A_SCALE, B_SCALE, place, column, begin);
+#else
+    float (&part)[TILE_M / 2] = sums;
+#endif
+    for (; step < end; ++step) {
       wait(full[ring.stage], ring.parity);
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
       for (int k = 0; k < TILE_K; k += DEPTH) {
-        multiply_add(sums, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
-                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)));
+        multiply_add(part, left + ring.stage * further(B_STAGE) + further(place_in_b(0, k)),
+                     right + ring.stage * further(A_STAGE) + further(place_in_a(k)),
+                     !PROMOTED || k > 0);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#if PROMOTED
+      // What the next step needs is on its way meanwhile.
+      Factors next = factors_of(A_SCALE, B_SCALE, place, column, min(step + 1, STEPS - 1));
+      finish<0>(part);
+      promote(sums, part, factors);
+      factors = next;
+#else
       finish<1>(sums);
+#endif
       if (threadIdx.x % 128 == 0 && step > begin) arrive(empty[before]);
       before = ring.stage;
       ring.advance();
     }
     finish<0>(sums);
+    wait_for_cluster();  // its blocks have begun; a block alone is done with its stages
+    give(lines, sums, rank, place.end - place.row);
   }
 
-  __syncthreads();  // nothing is read or copied any more where the sums are kept
-  if (warpgroup < CONSUMERS) keep(rows, sums);
   meet();
-  for (int i = rank * THREADS + threadIdx.x; i < TILE_M * TILE_N / 2; i += SPLIT * THREADS) {
+  int first = rank * OWN_ROWS, rows = min(min(OWN_ROWS, TILE_M - first), place.end - place.row - first);
+  for (int i = threadIdx.x; i < rows * (TILE_N / 2); i += THREADS) {
     int row = i / (TILE_N / 2), column = i % (TILE_N / 2) * 2;
-    if (place.row + row >= place.end) break;
+    const float* line = lines + row * SUMS_LINE + column;
     float pair[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int other = 0; other < SPLIT; ++other) {
-      float2 both = read_sums(rows + row * SUMS_ROW + column, other);
+      float2 both = *reinterpret_cast<const float2*>(line + other * OWN_ROWS * SUMS_LINE);
       pair[0] += both.x;
       pair[1] += both.y;
     }
-    end_at(place, BIAS, RESIDUAL).apply<ALL_M && ALL_N>(pair, row, column);
-    store_pair<ALL_N>(C + place_in_c(place) + row * LDC + column, LDC, N - place.column - column,
-                      pair[0], pair[1]);
+    end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<ALL_M && ALL_N>(pair, first + row, column);
+    store_pair<ALL_N>(C + place_in_c(place) + (first + row) * LDC + column, LDC,
+                      N - place.column - column, pair[0], pair[1]);
   }
-#if CLUSTERED
-  meet();  // others read the sums of this block
-#endif
 }

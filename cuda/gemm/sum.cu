@@ -9,13 +9,16 @@ __device__ int block_of(int step) {
 
 extern "C" __global__ void __launch_bounds__(256)
     gemm_sum(const float* __restrict__ parts,
+#if SCALES
+             const float* __restrict__ a_scale, const float* __restrict__ b_scale,
+#endif
 #if WITH_BIAS
-             const Element* __restrict__ bias,
+             const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-             const Element* __restrict__ residual,
+             const Result* __restrict__ residual,
 #endif
-             Element* __restrict__ C) {
+             Result* __restrict__ C) {
   int rank = blockIdx.z, begin = blockIdx.x * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;
@@ -39,8 +42,8 @@ extern "C" __global__ void __launch_bounds__(256)
     Place here = {place.row + within.row, place.column + within.column, place.product, place.end};
     if (here.row >= here.end || here.column >= N) continue;
     float result[1] = {sums[j]};
-    end_at(here, BIAS, RESIDUAL).apply<true>(result, 0, 0);
-    C[place_in_c(here)] = Element(result[0]);
+    end_at(here, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
+    C[place_in_c(here)] = Result(result[0]);
   }
 }
 #endif

@@ -1,5 +1,5 @@
-// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, or TF32 where the rows of both
-// matrices lie along K; added in float32.
+// C = A B on the tensor cores of Hopper (sm_90a): elements of 16 bits, or of 8 bits or TF32 where the rows of
+// both matrices lie along K; added in float32.
 //
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n256k16.f32.bf16.bf16"
@@ -9,8 +9,11 @@
 //                      ", 0"; and the same for its columns and B
 //   C_WIDTH            elements of C that are written at once, unless BOXED_C: rows are a multiple of
 //                      them apart
-//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; 16 bits only
-//   HALVES             whether elements have 16 bits
+//   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
+//                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
+//   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
+//   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; if HALVES only
+//   HALVES             whether elements of C have 16 bits
 //   ROWS_STORED        whether threads store tiles that end with a group, where BOXED_C
 //
 // The producer lets the tensor memory accelerator copy boxes of A and B to shared memory, described
@@ -21,10 +24,12 @@
 
 constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
-constexpr int PIECE = 16 / sizeof(Element);  // elements of what is swizzled as a whole
-constexpr int C_BOXES = 2, C_BOX = 16 * LINE;  // of a warp: one is filled while the other is stored
+constexpr int C_LINE = 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
+constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
-static_assert(TILE_N % LINE == 0 && TILE_K % LINE == 0, "boxes must fill the tile");
+static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
+              "boxes must fill the tile");
 
 struct Sums {
   float of[PIECES][TILE_N / 2];
@@ -89,6 +94,56 @@ __device__ __forceinline__ void finish(Sums& sums) {
   }
 }
 
+#if PROMOTED
+// Totals in float32, of which an instruction's sums are parts.
+constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
+constexpr int GROUP_COLUMNS = TILE_N % BLOCK ? 64 : BLOCK;  // all in the same block
+constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
+static_assert(TILE_K == BLOCK, "a step must be as long as a block");
+
+// What the sums of a step are multiplied with: of a thread's rows of A, and of groups of columns of B.
+struct Factors {
+#if SCALES == 3
+  float of_rows[2 * PIECES], of_columns[COLUMN_GROUPS];
+#endif
+};
+
+__device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale,
+                                              Place place, int m, int step) {
+  Factors factors;
+#if SCALES == 3
+  int row = place.row + m + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < 2 * PIECES; ++i) {
+    int own = row + i / 2 * 64 + i % 2 * 8;
+    factors.of_rows[i] = ALL_M || own < M ? a_scale[step * M + own] : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < COLUMN_GROUPS; ++i) {
+    int column = place.column + i * GROUP_COLUMNS;
+    factors.of_columns[i] = ALL_N || column < N ? b_scale[column / BLOCK * B_SCALE_ROW + step] : 0.0f;
+  }
+#endif
+  return factors;
+}
+
+// Add the sums of a step to the totals.
+__device__ __forceinline__ void promote(Sums& totals, const Sums& sums, const Factors& factors) {
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int j = 0; j < TILE_N / 2; ++j) {
+#if SCALES == 3
+      float factor = factors.of_rows[2 * i + j / 2 % 2] * factors.of_columns[2 * j / GROUP_COLUMNS];
+      totals.of[i][j] = fmaf(factor, sums.of[i][j], totals.of[i][j]);
+#else
+      totals.of[i][j] += sums.of[i][j];
+#endif
+    }
+  }
+}
+#endif
+
 // ---- What consumers do with their sums. A thread has pairs of neighbouring columns, in eight rows
 // of a warp's 16 (PTX ISA, "Register Fragments for wgmma.mma_async").
 
@@ -100,57 +155,35 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
 }
 #endif
 
-// The row of a tile that is `m` lines down in it.
-__device__ __forceinline__ int row_of(int m) { return row_in<A_VIEWS, TILE_M>(m); }
-
 // Put the sums of 16 lines from `m` and 64 columns from `n`, with their end, into a box of swizzled lines.
-__device__ __forceinline__ void fill_box(Element* box, int m, int n, const float (&sums)[TILE_N / 2],
+__device__ __forceinline__ void fill_box(Result* box, int m, int n, const float (&sums)[TILE_N / 2],
                                          const End& end) {
   int lane = threadIdx.x % 32;
-#if B_VIEWS > 1
-  // Of each line that it has, a thread has a piece of neighbouring columns twice: one of each view.
+#if !HALVES
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float run[PIECE];
-#pragma unroll
-    for (int view = 0; view < PIECE; ++view) {
-      run[view] = sums[(view * TILE_N + n) / (2 * PIECE) + i];
-    }
-    int line = i / 2 * 8 + lane / 4, piece = lane % 4 * 2 + i % 2;
-    end.apply<ALL_M && ALL_N>(run, row_of(m + line), n + piece * PIECE);
-    Element* there = box + line * LINE + (piece ^ line % 8) * PIECE;
-#if HALVES
-    *reinterpret_cast<uint4*>(there) = make_uint4(packed(run[0], run[1]), packed(run[2], run[3]),
-                                                  packed(run[4], run[5]), packed(run[6], run[7]));
-#else
-    *reinterpret_cast<float4*>(there) = make_float4(run[0], run[1], run[2], run[3]);
-#endif
-  }
-#elif !HALVES
-#pragma unroll
-  for (int i = 0; i < LINE / 4; ++i) {
+  for (int i = 0; i < C_LINE / 4; ++i) {
     const float* both = &sums[n / 2 + 2 * i];
     float pair[2] = {both[0], both[1]};
     int line = i % 2 * 8 + lane / 4, column = i / 2 * 8 + lane % 4 * 2;
-    end.apply<ALL_M && ALL_N>(pair, row_of(m + line), n + column);
-    *reinterpret_cast<float2*>(box + line * LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
+    end.apply<ALL_M && ALL_N>(pair, m + line, n + column);
+    *reinterpret_cast<float2*>(box + line * C_LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
         make_float2(pair[0], pair[1]);
   }
 #else
 #pragma unroll
-  for (int j = 0; j < LINE; j += 16) {
+  for (int j = 0; j < C_LINE; j += 16) {
     unsigned pieces[4];  // of both halves of the rows, and then of eight further columns
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float* both = &sums[(n + j) / 2 + 2 * k];
       float pair[2] = {both[0], both[1]};
-      end.apply<ALL_M && ALL_N>(pair, row_of(m + k % 2 * 8 + lane / 4),
+      end.apply<ALL_M && ALL_N>(pair, m + k % 2 * 8 + lane / 4,
                                 n + j + k / 2 * 8 + lane % 4 * 2);
       pieces[k] = packed(pair[0], pair[1]);
     }
     int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"(shared_address(box + lane % 16 * LINE + piece * 8)),
+                 :: "r"(shared_address(box + lane % 16 * C_LINE + piece * 8)),
                     "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
                  : "memory");
   }
@@ -161,18 +194,18 @@ __device__ __forceinline__ void fill_box(Element* box, int m, int n, const float
 // Write a box to C, of which `rows` and `columns` exist, or ALL: neighbouring lanes write
 // neighbouring elements.
 template <bool ALL>
-__device__ __forceinline__ void store_lines(Element* to, int rows, int columns, int m, int n,
-                                            const Element* box) {
-  constexpr int PARTS = LINE / C_WIDTH;  // of a line
-  using Type = typename Piece<C_WIDTH * sizeof(Element)>::Type;
+__device__ __forceinline__ void store_lines(Result* to, int rows, int columns, int m, int n,
+                                            const Result* box) {
+  constexpr int PARTS = C_LINE / C_WIDTH;  // of a line
+  using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
 #pragma unroll
   for (int i = 0; i < 16 * PARTS; i += 32) {
     int line = (i + threadIdx.x % 32) / PARTS, column = (i + threadIdx.x % 32) % PARTS * C_WIDTH;
-    const Element* from = box + line * LINE + (column / PIECE ^ line % 8) * PIECE + column % PIECE;
-    int row = row_of(m + line);
+    const Result* from = box + line * C_LINE + (column / C_PIECE ^ line % 8) * C_PIECE + column % C_PIECE;
+    int row = m + line;
     column += n;
     if (!ALL && row >= rows) continue;
-    Element* there = to + row * LDC + column;
+    Result* there = to + row * LDC + column;
     if (ALL || column + C_WIDTH <= columns) {
       *reinterpret_cast<Type*>(there) = *reinterpret_cast<const Type*>(from);
     } else {
@@ -193,9 +226,9 @@ __device__ __forceinline__ void store(
     const CUtensorMap& c_map,
 #endif
 #if !BOXED_C || ROWS_STORED
-    Element* C,
+    Result* C,
 #endif
-    Place place, int m, const Sums& sums, const End& end, Element* boxes, int& stored) {
+    Place place, int m, const Sums& sums, const End& end, Result* boxes, int& stored) {
 #if ROWS_STORED
   bool boxed = place.end - place.row >= TILE_M;
 #else
@@ -205,8 +238,8 @@ __device__ __forceinline__ void store(
   for (int i = 0; i < PIECES; ++i) {
     int line = m + i * 64 + threadIdx.x / 32 % 4 * 16;
 #pragma unroll
-    for (int n = 0; n < TILE_N; n += LINE) {
-      Element* box = boxes + stored++ % C_BOXES * C_BOX;
+    for (int n = 0; n < TILE_N; n += C_LINE) {
+      Result* box = boxes + stored++ % C_BOXES * C_BOX;
 #if BOXED_C
       if (threadIdx.x % 32 == 0) {
         if (boxed) {
@@ -257,9 +290,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, four = i / 4 / SUM_THREADS, lane = thread % 32;
   int row = thread / 128 * OWN_M + four / (TILE_N / 8) * 64 + thread % 128 / 32 * 16;
-  return {row_of(row + i % 4 / 2 * 8 + lane / 4),
-          row_in<B_VIEWS, TILE_N>(four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2),
-          0, 0};
+  return {row + i % 4 / 2 * 8 + lane / 4, four % (TILE_N / 8) * 8 + 2 * (lane % 4) + i % 2, 0, 0};
 }
 #endif
 
@@ -268,58 +299,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map,
-#if A_VIEWS > 1
-         const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
-         const __grid_constant__ CUtensorMap a_map3,
-#endif
-#if A_VIEWS > 4
-         const __grid_constant__ CUtensorMap a_map4, const __grid_constant__ CUtensorMap a_map5,
-         const __grid_constant__ CUtensorMap a_map6, const __grid_constant__ CUtensorMap a_map7,
-#endif
-         const __grid_constant__ CUtensorMap b_map,
-#if B_VIEWS > 1
-         const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
-         const __grid_constant__ CUtensorMap b_map3,
-#endif
-#if B_VIEWS > 4
-         const __grid_constant__ CUtensorMap b_map4, const __grid_constant__ CUtensorMap b_map5,
-         const __grid_constant__ CUtensorMap b_map6, const __grid_constant__ CUtensorMap b_map7,
+    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#if SCALES
+         const float* __restrict__ a_scale, const float* __restrict__ b_scale,
 #endif
 #if WITH_BIAS
-         const Element* __restrict__ bias,
+         const Result* __restrict__ bias,
 #endif
 #if WITH_RESIDUAL
-         const Element* __restrict__ residual,
+         const Result* __restrict__ residual,
 #endif
 #if BOXED_C
          const __grid_constant__ CUtensorMap c_map
 #if ROWS_STORED
-         , Element* __restrict__ C
+         , Result* __restrict__ C
 #endif
 #else
-         Element* __restrict__ C
+         Result* __restrict__ C
 #endif
 #if SHARED_TILES
          , float* __restrict__ parts
 #endif
     ) {
-#if A_VIEWS > 4
-  const CUtensorMap* const a_maps[] = {&a_map,  &a_map1, &a_map2, &a_map3,
-                                       &a_map4, &a_map5, &a_map6, &a_map7};
-#elif A_VIEWS > 1
-  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
-#else
-  const CUtensorMap* const a_maps[] = {&a_map};
-#endif
-#if B_VIEWS > 4
-  const CUtensorMap* const b_maps[] = {&b_map,  &b_map1, &b_map2, &b_map3,
-                                       &b_map4, &b_map5, &b_map6, &b_map7};
-#elif B_VIEWS > 1
-  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
-#else
-  const CUtensorMap* const b_maps[] = {&b_map};
-#endif
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* a_stages = aligned<Element>(memory);
@@ -344,7 +345,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Place place = place_of(work.tile, rank);
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
-          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_maps, b_maps,
+          copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
                     place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
@@ -359,22 +360,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int m = warpgroup * OWN_M;
   int thread = threadIdx.x % 128;
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
-  Element* c_boxes = b_stages + STAGES * B_STAGE + threadIdx.x / 32 * C_BOXES * C_BOX;
+  Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
+                    threadIdx.x / 32 * C_BOXES * C_BOX;
   int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
-    Sums sums;
+#if PROMOTED
+    Sums sums = {}, part;
+    Place scaled = place_of(work.tile, rank);
+    Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, work.begin);
+#else
+    Sums sums, &part = sums;
     int before = 0;  // the stage of the step before
+#endif
     for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
-      multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
-               step == work.begin);
+      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
+               PROMOTED || step == work.begin);
+#if PROMOTED
+      // What the next step needs is on its way meanwhile.
+      Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
+      finish<0>(part);
+      if (thread < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, thread));
+      promote(sums, part, factors);
+      factors = next;
+#else
       finish<1>(sums);
       if (thread < SHARERS && step > work.begin) arrive_at(empty[before], sharer_of(rank, thread));
       before = ring.stage;
+#endif
       ring.advance();
     }
+#if !PROMOTED
     finish<0>(sums);
     if (thread < SHARERS) arrive_at(empty[before], sharer_of(rank, thread));
+#endif
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!work.whole()) {
@@ -384,11 +403,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
     Place place = place_of(work.tile, rank);
 #if ROWS_STORED
-    store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
+    store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
+          stored);
 #elif BOXED_C
-    store(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
+    store(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
 #else
-    store(C, place, m, sums, end_at(place, BIAS, RESIDUAL), c_boxes, stored);
+    store(C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
 #endif
   }
 #if BOXED_C

@@ -113,7 +113,6 @@ __device__ __forceinline__ void give_turn_after(int consumer) {
 // have them in any order; in this one, reading B has no bank conflicts.
 __device__ __forceinline__ int first_column(int thread) {
   int warp = thread / 32 % 4, group = thread % 32 / 4;
-  if (B_VIEWS > 1) return warp / 2 * 32 + group * 4 + warp % 2 * 2;
   if (B_TRANSPOSED) return warp * 16 + group * 2;
   int piece = group / 2 % 2 * 4 + group / 4 * 2 + warp % 2;
   return warp / 2 * LINE + piece * 4 + group % 2 * 2;
@@ -122,7 +121,7 @@ __device__ __forceinline__ int first_column(int thread) {
 // Whether a thread has the second of these columns first. Eight lines that are read at once then begin
 // in different banks.
 __device__ __forceinline__ bool has_second_first(int thread) {
-  return B_TRANSPOSED && B_VIEWS == 1 && thread % 32 / 16;
+  return B_TRANSPOSED && thread % 32 / 16;
 }
 
 // Rows of B^T, as an instruction takes them from the registers of a thread.
@@ -137,7 +136,7 @@ __device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
   Rows rows;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(rows.of[0]), "=r"(rows.of[1]), "=r"(rows.of[2]), "=r"(rows.of[3])
-               : "r"(shared_address(b + place_in(line_of<B_VIEWS, TILE_N>(column), k + lane / 16 * 4)))
+               : "r"(shared_address(b + place_in(column, k + lane / 16 * 4)))
                : "memory");
   return rows;
 }
@@ -237,7 +236,7 @@ __device__ __forceinline__ void store(float* to, int distance, int rows, int col
   bool swapped = has_second_first(threadIdx.x);
 #pragma unroll
   for (int j = 0; j < TILE_M / 4; ++j) {
-    int row = row_in<A_VIEWS, TILE_M>(j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2);
+    int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
     if (!ALL && row >= rows) continue;
     const float* both = &sums.of[j / 2 * 4 + j % 2];
     float pair[2] = {swapped ? both[2] : both[0], swapped ? both[0] : both[2]};
@@ -261,7 +260,7 @@ __device__ __forceinline__ void store_part(float* part, const Sums& sums) {
 
 __device__ Place place_of_part(int i) {
   int thread = i / 4 % SUM_THREADS, eight = i / 4 / SUM_THREADS;
-  return {row_in<A_VIEWS, TILE_M>(eight * 8 + 2 * (thread % 4) + i % 2),
+  return {eight * 8 + 2 * (thread % 4) + i % 2,
           thread / 128 * 64 + first_column(thread) + (i % 4 / 2 ^ has_second_first(thread)), 0, 0};
 }
 #endif
@@ -271,16 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map,
-#if A_VIEWS > 1
-         const __grid_constant__ CUtensorMap a_map1, const __grid_constant__ CUtensorMap a_map2,
-         const __grid_constant__ CUtensorMap a_map3,
-#endif
-         const __grid_constant__ CUtensorMap b_map,
-#if B_VIEWS > 1
-         const __grid_constant__ CUtensorMap b_map1, const __grid_constant__ CUtensorMap b_map2,
-         const __grid_constant__ CUtensorMap b_map3,
-#endif
+    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
 #if WITH_BIAS
          const Element* __restrict__ bias,
 #endif
@@ -292,16 +282,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
          , float* __restrict__ parts
 #endif
     ) {
-#if A_VIEWS > 1
-  const CUtensorMap* const a_maps[] = {&a_map, &a_map1, &a_map2, &a_map3};
-#else
-  const CUtensorMap* const a_maps[] = {&a_map};
-#endif
-#if B_VIEWS > 1
-  const CUtensorMap* const b_maps[] = {&b_map, &b_map1, &b_map2, &b_map3};
-#else
-  const CUtensorMap* const b_maps[] = {&b_map};
-#endif
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], ready[STAGES], empty[STAGES];
   Element* stages = aligned<Element>(memory);
@@ -326,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
           Stage stage = stage_at(stages, ring.stage);
-          copy_step(stage.a, stage.b, a_maps, b_maps, place, step * TILE_K, rank, full[ring.stage]);
+          copy_step(stage.a, stage.b, a_map, b_map, place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
       }

@@ -24,15 +24,26 @@ __device__ __forceinline__ int own_warpgroup() {
   return __shfl_sync(~0u, threadIdx.x / 128, 0);
 }
 
-// Wait for all threads of the cluster that have not ended; before, what they did in shared memory
-// becomes visible to its blocks.
-__device__ __forceinline__ void meet() {
+// Say that this thread has come here. What it did in shared memory becomes visible to the blocks of the
+// cluster once they have waited for it.
+__device__ __forceinline__ void arrive_in_cluster() {
 #if CLUSTERED
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+// Wait until all threads of the cluster that have not ended have arrived.
+__device__ __forceinline__ void wait_for_cluster() {
+#if CLUSTERED
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #else
   __syncthreads();
 #endif
+}
+
+__device__ __forceinline__ void meet() {
+  arrive_in_cluster();
+  wait_for_cluster();
 }
 
 // ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.

@@ -104,6 +104,10 @@ Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
   size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
   for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
   check_box_place(map, shared, rows);
+  long long first_bytes = corner[0] * (long long)map.strides[0];
+  if (first_bytes % swizzled_chunk_bytes)
+    fault("runtime", "%s copies a box that begins %lld bytes into a row, which is no multiple of 16: cards "
+          "call this an illegal instruction", here().c_str(), first_bytes);
   Pieces pieces;
   for (size_t row = 0; row < rows; ++row) {
     char* global = map.base;

@@ -100,6 +100,13 @@ struct cuhost_Block {
   static constexpr int threads = x * y * z;
   static int rank() { return (int)::cuda_device::cooperative_groups::thread_block::thread_rank(); }
   static void sync() { ::cuhost::cuhost_barrier(0); }
+  // The items of a storage, for which the block must be of this size.
+  template <class Space>
+  static auto items(Space& space) {
+    if (::cuda_device::cooperative_groups::thread_block::size() != (unsigned)threads)
+      ::cuhost::cuhost_trap("a collective of CUB for another number of threads than the block has");
+    return space.items();
+  }
 };
 
 template <class T, class Op>
@@ -120,13 +127,13 @@ class BlockReduce {
 
  public:
   using TempStorage = cuhost_Space<T, Block::threads>;
-  explicit BlockReduce(TempStorage& space) : items(space.items()) {}
-  BlockReduce(TempStorage& space, int) : items(space.items()) {}
+  explicit BlockReduce(TempStorage& space) : items(Block::items(space)) {}
+  BlockReduce(TempStorage& space, int) : items(Block::items(space)) {}
 
   // The first thread gets the result; others keep their own value, since theirs is undefined.
   template <class Op>
   T Reduce(T value, Op op, int valid = Block::threads) {
-    if (Block::rank() < Block::threads) items[Block::rank()] = value;
+    items[Block::rank()] = value;
     Block::sync();
     return Block::rank() == 0 ? cuhost_fold(items, valid, op) : value;
   }
@@ -169,8 +176,8 @@ class BlockScan {
 
  public:
   using TempStorage = cuhost_Space<T, Block::threads + 1>;
-  explicit BlockScan(TempStorage& space) : items(space.items()) {}
-  BlockScan(TempStorage& space, int) : items(space.items()) {}
+  explicit BlockScan(TempStorage& space) : items(Block::items(space)) {}
+  BlockScan(TempStorage& space, int) : items(Block::items(space)) {}
 
   template <int count, class Op>
   void InclusiveScan(T (&in)[count], T (&out)[count], Op op, T& all) {
@@ -449,7 +456,7 @@ class BlockRadixSort {
 
  public:
   using TempStorage = cuhost_Space<Item, 2 * all>;
-  explicit BlockRadixSort(TempStorage& space) : items(space.items()) {}
+  explicit BlockRadixSort(TempStorage& space) : items(Block::items(space)) {}
 
 #define CUHOST_SORT(name, descending, striped)                                             \
   void name(K (&keys)[count], int begin = 0, int end = width) {                            \

@@ -31,10 +31,8 @@ static Index dimensions() {
 
 static bool read_token() { return scanf("%31s", plan.token) == 1; }
 
-// offset; rank swizzle im2col; of each dimension extent stride; box; of each dimension of an image lower upper step
-static void read_map(Map& place) {
-  place.offset = (size_t)number();
-  TensorMap& map = place.form;
+// rank swizzle im2col; of each dimension extent stride; box; of each dimension of an image lower upper step
+static void read_map(TensorMap& map) {
   map = {};
   map.mark = TensorMap::known;
   map.rank = (uint8_t)number();
@@ -97,7 +95,7 @@ void read_plan() {
       if (text[0] == 'm') {
         argument.kind = Argument::tensor_map;
         launch.maps[k].tensor = (size_t)atoi(value);
-        read_map(launch.maps[k]);
+        read_map(launch.maps[k].form);
       } else if (text[0] == 't') {
         argument.kind = Argument::pointer;
         argument.whole = atoi(value);  // the tensor's number until it is mapped
@@ -176,7 +174,7 @@ static void address_tensors() {
       if (argument.kind == Argument::pointer)
         argument.address = plan.tensors.at((size_t)argument.whole).payload;
       if (argument.kind != Argument::tensor_map) continue;
-      map.form.base = plan.tensors.at(map.tensor).payload + map.offset;
+      map.form.base = plan.tensors.at(map.tensor).payload;
       argument.address = &map.form;
     }
   }

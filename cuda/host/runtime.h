@@ -38,7 +38,7 @@ struct Scalar {
 
 // The tensor and form of a tensor map; the runtime adds the address.
 struct Map {
-  size_t tensor, offset;
+  size_t tensor;
   TensorMap form;
 };
 

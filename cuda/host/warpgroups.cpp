@@ -17,7 +17,7 @@
 namespace cuhost {
 namespace {
 
-constexpr int group_threads = 128, group_rows = 64, most_columns = 256, group_depth = 16;
+constexpr int group_threads = 128, group_rows = 64, most_columns = 256, deepest = 32;
 constexpr unsigned in_flight_bits = 0x7fa5a5a5;  // arithmetic would make it quiet
 constexpr unsigned chunk_bytes = 16;       // what swizzling moves
 constexpr unsigned long long address_field = 0x3fff;
@@ -56,7 +56,7 @@ struct Accumulators {
 };
 
 struct Product {
-  cuhost_Kind kind;
+  cuhost_Kind a_kind, b_kind;
   bool accumulates, a_in_registers;
   int a_scale, b_scale, depth;
   Operand a, b;
@@ -84,7 +84,9 @@ Warpgroup& own_group() {
   return mine;
 }
 
-unsigned bytes_of(cuhost_Kind kind) { return kind == cuhost_matrix_tf32 ? 4 : 2; }
+bool is_small(cuhost_Kind kind) { return kind == cuhost_matrix_e4m3 || kind == cuhost_matrix_e5m2; }
+unsigned bytes_of(cuhost_Kind kind) { return kind == cuhost_matrix_tf32 ? 4 : is_small(kind) ? 1 : 2; }
+int depth_of(cuhost_Kind kind) { return 32 / (int)bytes_of(kind); }
 
 // PTX ISA, "Shared Memory Matrix Layout": fields of 16 bytes; bits 62 and 63 choose the swizzling.
 Operand operand_of(unsigned long long descriptor, bool transposed, const char* which) {
@@ -173,7 +175,7 @@ void report_reads(const Product& product) {
     }
     if (runs_checked()) cuhost_hooks.async_access(at, chunk_bytes, false, nullptr);
   };
-  unsigned bytes = bytes_of(product.kind), depth = (unsigned)product.depth;
+  unsigned bytes = bytes_of(product.a_kind), depth = (unsigned)product.depth;
   if (!product.a_in_registers) each_chunk(product.a, group_rows, depth, bytes, report);
   each_chunk(product.b, (unsigned)product.d->columns, depth, bytes, report);
 }
@@ -190,14 +192,14 @@ void gather(const Operand& operand, cuhost_Kind kind, unsigned rows, unsigned de
 }
 
 void compute(const Product& product) {
-  static double a[group_rows * group_depth], b[most_columns * group_depth];
+  static double a[group_rows * deepest], b[most_columns * deepest];
   static Operands all;
   static Sums sums;
   Accumulators& d = *product.d;
   int depth = product.depth;
   if (product.a_in_registers) memcpy(a, product.a_registers.data(), product.a_registers.size() * 8);
-  else gather(product.a, product.kind, group_rows, (unsigned)depth, a);
-  gather(product.b, product.kind, (unsigned)d.columns, (unsigned)depth, b);
+  else gather(product.a, product.a_kind, group_rows, (unsigned)depth, a);
+  gather(product.b, product.b_kind, (unsigned)d.columns, (unsigned)depth, b);
   double sign = product.a_scale * product.b_scale;
   for (int top = 0; top < group_rows; top += most_rows) {
     for (int row = 0; row < most_rows; ++row)
@@ -209,7 +211,7 @@ void compute(const Product& product) {
         for (int column = 0; column < columns; ++column)
           all.c[row][column] =
               product.accumulates ? d.sums[(size_t)((top + row) * d.columns + left + column)] : 0;
-      add_products(all, most_rows, depth, false, sums);
+      add_products(all, most_rows, depth, is_small(product.a_kind), sums);
       for (int row = 0; row < most_rows; ++row)
         memcpy(&d.sums[(size_t)((top + row) * d.columns + left)], sums.floats[row], 4 * columns);
     }
@@ -244,9 +246,9 @@ void cuhost_group_product(cuhost_Meeting* const* threads) {
   if (!group.fenced)
     fault("correctness", "%s calls wgmma.mma_async in line %d without a wgmma.fence before it",
           here().c_str(), one.line);
-  Product product = {one.kind, one.accumulates, one.a_in_registers, one.a_scale, one.b_scale,
-                     one.kind == cuhost_matrix_tf32 ? 8 : group_depth, {}, {}, {}, nullptr};
-  if (one.a_in_registers) product.a_registers = a_of_registers(threads, one.kind, product.depth);
+  Product product = {one.a_kind, one.b_kind, one.accumulates, one.a_in_registers, one.a_scale,
+                     one.b_scale, depth_of(one.a_kind), {}, {}, {}, nullptr};
+  if (one.a_in_registers) product.a_registers = a_of_registers(threads, one.a_kind, product.depth);
   else product.a = operand_of(one.a_descriptor, one.a_transposed, "A");
   product.b = operand_of(one.b_descriptor, one.b_transposed, "B");
   product.d = accumulators_of(group, threads);

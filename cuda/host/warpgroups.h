@@ -7,7 +7,7 @@ namespace cuhost {
 
 // A thread's part in wgmma.mma_async.
 struct cuhost_GroupProduct : cuhost_Meeting {
-  cuhost_Kind kind;
+  cuhost_Kind a_kind, b_kind;                // as wide as one another
   bool accumulates, a_in_registers, a_transposed, b_transposed;
   int columns, a_scale, b_scale;             // scales are 1 or -1
   unsigned long long a_descriptor, b_descriptor;
@@ -47,14 +47,14 @@ struct cuhost_Descriptor {
 };
 
 // `d` are the variables of the accumulators.
-template <cuhost_Kind kind, int columns, int a_scale, int b_scale, bool a_transposed, bool b_transposed>
+template <cuhost_Kind a_kind, cuhost_Kind b_kind, int columns, int a_scale, int b_scale, bool a_transposed, bool b_transposed>
 CUHOST_UNCHECKED void cuhost_wgmma(int line, void* const* d, bool accumulates, const unsigned* a,
                                    cuhost_Descriptor in_a, cuhost_Descriptor in_b) {
   static_assert((a_scale == 1 || a_scale == -1) && (b_scale == 1 || b_scale == -1),
                 "wgmma.mma_async has factors of its operands other than 1 and -1");
   cuhost_note_tensor_cores();
   cuhost_GroupProduct mine = {{cuhost_group_product, "wgmma.mma_async", line},
-                              kind, accumulates, a != nullptr, a_transposed, b_transposed,
+                              a_kind, b_kind, accumulates, a != nullptr, a_transposed, b_transposed,
                               columns, a_scale, b_scale, in_a.bits, in_b.bits, {}, d};
   if (a) __builtin_memcpy(mine.a, a, sizeof mine.a);
   cuhost_meet_warpgroup(&mine);

@@ -47,8 +47,9 @@ _GRAMMAR = (
     "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
     "B=32 for a batch, groups=512,0,128 for groups of rows with a matrix B each, "
     "layout=nn|nt|tn|tt or several of them with commas, "
-    "mode=float32|3xtf32|tf32|float16|bfloat16, bias=1, activation=relu|gelu|gelu_tanh|silu, "
-    "residual=1, lda=, ldb=, ldc= and distribution= as needed"
+    "mode=float32|3xtf32|tf32|float16|bfloat16|e4m3|e5m2, bias=1, "
+    "activation=relu|gelu|gelu_tanh|silu, residual=1, scaling=tensor|row|block, "
+    "accumulation=float32|fast, quantize=1, lda=, ldb=, ldc= and distribution= as needed"
 )
 _RECORDS: dict[str, Any] = {
     "type": Path,

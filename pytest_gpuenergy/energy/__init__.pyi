@@ -5,7 +5,7 @@ from .clock_states import (
     mean_clock_mhz as mean_clock_mhz,
     step_indices as step_indices,
 )
-from .cooling import Cooling as Cooling
+from .cooling import KnownCooling as KnownCooling
 from .counter import EnergyCounter as EnergyCounter, regular_times_s as regular_times_s
 from .energy_source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
 from .meter import (

@@ -83,7 +83,7 @@ _START, _LEAST_START_K = 0.5, 1.0
 rise under the greatest power, and the least one."""
 
 
-class Cooling(Struct, frozen=True, forbid_unknown_fields=True):
+class KnownCooling(Struct, frozen=True, forbid_unknown_fields=True):
     """How a card was cooled in a session, for the next session: the resistances of die and sink.
 
     Each list has an entry for each time constant of the heat sink.
@@ -117,7 +117,7 @@ class Cooling(Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
-class Models:
+class SinkModels:
     """The models of a session, and the distributions of their parameters before any reading.
 
     Args:
@@ -128,7 +128,7 @@ class Models:
         sink_s: the time constant of the heat sink in each model.
     """
 
-    def __init__(self, remembered: Cooling | None = None) -> None:
+    def __init__(self, remembered: KnownCooling | None = None) -> None:
         self._remembered = remembered
         kinds = len(_KINDS) + (remembered is not None)
         self.sink_s: _Floats = np.tile(_CONSTANTS_S, kinds)
@@ -169,7 +169,7 @@ class Models:
 
     @staticmethod
     def _as_remembered(
-        remembered: Cooling, start_w: float, peak_w: float
+        remembered: KnownCooling, start_w: float, peak_w: float
     ) -> tuple[_Floats, _Floats]:
         air_k, air_spread_k = _AIR_K * (start_w / peak_w)
         resistances = np.array(remembered.means)
@@ -219,7 +219,7 @@ class Posterior:
         return float(self.weights @ values.mean(axis=1))
 
     @property
-    def cooling(self) -> Cooling:
+    def cooling(self) -> KnownCooling:
         """What the next session may remember: models of the same time constant become one."""
         kinds = len(self.weights) // len(_CONSTANTS_S)
         weights = self.weights.reshape(kinds, -1)
@@ -231,7 +231,7 @@ class Posterior:
         away = means - mean
         spread = np.einsum("kt,ktij->tij", shares, covariances)
         spread += np.einsum("kt,kti,ktj->tij", shares, away, away)
-        return Cooling(
+        return KnownCooling(
             _floats(weights.sum(axis=0)),
             tuple((float(die), float(sink)) for die, sink in mean),
             tuple((float(c[0, 0]), float(c[0, 1]), float(c[1, 1])) for c in spread),
@@ -254,7 +254,7 @@ class Evidence:
     products: _Floats
 
     @classmethod
-    def none(cls, models: Models) -> Evidence:
+    def none(cls, models: SinkModels) -> Evidence:
         """Return the evidence before any reading."""
         count = len(models.sink_s)
         return cls(np.zeros((count, _PARAMETERS, _PARAMETERS)), np.zeros((count, _PARAMETERS)))
@@ -286,8 +286,8 @@ class Evidence:
             self.products + np.einsum("nij,n->ij", weighed, rises_c),
         )
 
-    def posterior(self, models: Models, start_w: float, peak_w: float) -> Posterior:
-        """Return the distribution of the parameters; see `Models.prior`."""
+    def posterior(self, models: SinkModels, start_w: float, peak_w: float) -> Posterior:
+        """Return the distribution of the parameters; see `SinkModels.prior`."""
         usual, prior = models.prior(start_w, peak_w)
         assumed = np.einsum("ijk,ik->ij", prior, usual)
         precision = self.squares + prior

@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 
 from pytest_gpuenergy.devices import Device, Heater, Repeater
-from pytest_gpuenergy.energy.cooling import Cooling
+from pytest_gpuenergy.energy.cooling import KnownCooling
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
 from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
@@ -32,6 +32,8 @@ from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode, 
 
 _PRESENT_S = 0.3
 """The time in a heat-up over which the present temperature is averaged."""
+_STEADY_S = 1.0
+"""The time after which a heat-up shows whether the power is steady."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
@@ -224,8 +226,10 @@ class EnergyMeter:
         edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = _stride(source)
-        # If the source had to be probed first, the card was under load for longer.
-        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + 1.0)
+        # If the source had to be probed first, the load lasted for longer. Whether the power
+        # is steady shows after a second, unless nobody asks.
+        asks = math.isfinite(settings.steady_slope_per_s)
+        longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + asks * _STEADY_S)
         steady = preheated = False
         while not (steady and preheated):
             edges.append(source.next_edge(stride))
@@ -389,12 +393,12 @@ class WarmthWatch:
                 self._remembered_s = now_s
                 keep_for_later(self._memory, encode(self._model.cooling))
 
-    def _recalled(self) -> Cooling | None:
+    def _recalled(self) -> KnownCooling | None:
         """Return how the card was cooled in an earlier session; None if that is not known."""
         if self._memory is None:
             return None
         with contextlib.suppress(OSError, FormError):
-            remembered = decode(self._memory.read_bytes(), Cooling)
+            remembered = decode(self._memory.read_bytes(), KnownCooling)
             return remembered if remembered.is_sound else None
         return None
 

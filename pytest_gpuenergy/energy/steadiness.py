@@ -145,7 +145,7 @@ class MeterSettings:
             slows the card, whose power and clock then swing for a while. If the power is not steady
             by then, the heat-up is extended by a second.
         steady_slope_per_s: the change of power per second, as a fraction, below which the power is
-            steady.
+            steady; infinite if the heat-up need not show that, which takes most of a second.
         settled: the largest effect of the former power, as a fraction, with which the heat-up ends;
             see `former_power_effect`.
         trial_s: the length of one trial, which is rounded to whole updates of the energy source and

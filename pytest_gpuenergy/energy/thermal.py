@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.energy.cooling import DIE_S, Cooling, Evidence, Models, Posterior
+from pytest_gpuenergy.energy.cooling import DIE_S, Evidence, KnownCooling, Posterior, SinkModels
 
 _Floats = npt.NDArray[np.float64]
 
@@ -124,10 +124,10 @@ class ThermalModel:
         remembered: how the card was cooled in an earlier session; None if that is unknown.
     """
 
-    def __init__(self, start: ThermalSample, remembered: Cooling | None = None) -> None:
+    def __init__(self, start: ThermalSample, remembered: KnownCooling | None = None) -> None:
         self._start = start
         self._end_s = start.time_s
-        self._models = Models(remembered)
+        self._models = SinkModels(remembered)
         self._constants_s = np.array([DIE_S, *self._models.sink_s])
         self._smooth_w = np.full(len(self._constants_s), start.power_w)
         self._run: list[ThermalSample] = []
@@ -138,7 +138,7 @@ class ThermalModel:
         self._level_error_k = 0.0  # the first run's share is 1 by definition
 
     @property
-    def cooling(self) -> Cooling:
+    def cooling(self) -> KnownCooling:
         """How the card is cooled, by everything added so far."""
         return self._evidence.posterior(self._models, self._start.power_w, self._peak_w).cooling
 

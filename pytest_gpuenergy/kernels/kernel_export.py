@@ -236,12 +236,9 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
             lists += [one.im2col.lower, one.im2col.upper, (1, *one.im2col.strides, 1)]
         sizes = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in lists)
         function = "tensor_map" if one.im2col is None else "im2col_map"
-        address = pointers[one.tensor]
-        if one.offset_bytes:
-            address = f"reinterpret_cast<char*>({address}) + {one.offset_bytes}"
         swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
         statements.append(
-            f"  const CUtensorMap {one.name} = {function}({address}, "
+            f"  const CUtensorMap {one.name} = {function}({pointers[one.tensor]}, "
             f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()},\n"
             f"      {sizes}, CU_TENSOR_MAP_SWIZZLE_{swizzle});"
         )

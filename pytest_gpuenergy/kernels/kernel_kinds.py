@@ -119,10 +119,11 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     # C = A B, all stored by rows, A and B perhaps transposed. The `columns` of C and the `depth` of
     # the sums are given where rows are longer than that; 0 stands for what the shapes say.
     # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
-    # activation(A B + residual + bias). `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of
-    # that version of cuBLASLt; without one, the first that its heuristics offer is taken. Tensors
-    # of three dimensions are a batch. With `groups`, the rows of each such as "512,0,128", only b
-    # has three; each group with rows is a call of its own, and has an algorithm.
+    # activation(A B + residual + bias). 8-bit A and B have scales, of the `scaling` tensor, row or
+    # block, see `Gemm`. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
+    # cuBLASLt; without one, the first that its heuristics offer is taken. Tensors of three
+    # dimensions are a batch. With `groups`, the rows of each such as "512,0,128", only b has three;
+    # each group with rows is a call of its own, and has an algorithm.
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
@@ -133,11 +134,13 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
             "depth": 0,
             "groups": "",
             "activation": "none",
+            "scaling": "",
+            "fast_accumulation": False,
             "algorithm": "",
             "version": 0,
         },
         ("nvmath",),
-        optional=("bias", "residual"),
+        optional=("bias", "residual", "a_scale", "b_scale"),
     ),
     # The same of groups, by one call of cuBLAS (cublasGemmGroupedBatchedEx), which chooses how.
     "cublas.grouped": LibraryEntry(

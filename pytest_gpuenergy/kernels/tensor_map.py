@@ -11,7 +11,17 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import stored_as, whole_sizes
 
 Swizzle = Literal[0, 32, 64, 128]
-MapType = Literal["float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8"]
+MapType = Literal[
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "int32",
+    "int64",
+    "uint8",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
 
 _MAX_DIMENSIONS = 5
 _LARGEST_DIMENSION, _LARGEST_BOX, _MOST_PIXELS = 1 << 32, 256, 1024
@@ -82,7 +92,7 @@ class TensorMap:
 
     Attributes:
         name: the name by which launches take the map.
-        tensor: the name of the tensor or workspace that the map describes.
+        tensor: the name of the tensor or workspace at whose beginning the map starts.
         dtype: the type of the elements.
         dims: the number of elements in each dimension, the innermost first.
         strides_bytes: the distance from one index to the next, for each dimension but the
@@ -92,7 +102,6 @@ class TensorMap:
         swizzle_bytes: the length of the rows in a box, whose pieces of 16 bytes are permuted in
             shared memory so that columns have no bank conflicts; 0: not permuted.
         im2col: how the pixels of images are visited; None for a map that is cut into tiles.
-        offset_bytes: the distance from the beginning of the tensor to that of the map.
 
     Raises:
         InputError: no such map exists.
@@ -106,7 +115,6 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle_bytes: Swizzle = 0
     im2col: Im2col | None = None
-    offset_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("dims", "strides_bytes", "box"):
@@ -126,14 +134,12 @@ class TensorMap:
             (dim - 1) * stride
             for dim, stride in zip(self.dims[1:], self.strides_bytes, strict=True)
         )
-        return self.offset_bytes + self.dims[0] * self.itemsize + last
+        return self.dims[0] * self.itemsize + last
 
     @property
     def content(self) -> Mapping[str, object]:
-        """The tensor map as JSON values; without ``im2col`` and ``offset_bytes`` if it has none."""
-        values = asdict(self)
-        usual = {"im2col": None, "offset_bytes": 0}
-        return {n: value for n, value in values.items() if n not in usual or value != usual[n]}
+        """The tensor map as JSON values; a map of tiles has no entry ``im2col``."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def _problem(self) -> str | None:
         rank, fewest = len(self.dims), 1 if self.im2col is None else min(_CORNER_BITS)
@@ -166,10 +172,6 @@ class TensorMap:
         rows = (self.dims[0] * self.itemsize, *self.strides_bytes)
         if any(outer < inner for inner, outer in pairwise(rows)):
             return f"its strides {self.strides_bytes} are less than a row of {rows[0]} bytes"
-        if type(self.offset_bytes) is not int or self.offset_bytes < 0:
-            return f"its offset is {self.offset_bytes!r} instead of a number of bytes"
-        if self.offset_bytes % _STRIDE_BYTES:
-            return f"its offset of {self.offset_bytes} bytes is no multiple of {_STRIDE_BYTES}"
         row_bytes = self.box[0] * self.itemsize
         if row_bytes % _STRIDE_BYTES:
             return f"rows of {row_bytes} bytes in the box are no multiple of {_STRIDE_BYTES}"

@@ -1,5 +1,7 @@
 from .arithmetic_modes import (
     AS_EXACT as AS_EXACT,
+    CONV_MODES as CONV_MODES,
+    FLOAT8_MODES as FLOAT8_MODES,
     MODES as MODES,
     Mode as Mode,
     split_mode as split_mode,

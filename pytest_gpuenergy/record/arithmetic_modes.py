@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16"]
+Mode = Literal["float32", "3xtf32", "tf32", "float16", "bfloat16", "e4m3", "e5m2"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+FLOAT8_MODES: tuple[Mode, ...] = ("e4m3", "e5m2")
+"""The modes of 8-bit elements, which matrix products have."""
+CONV_MODES: tuple[Mode, ...] = tuple(mode for mode in MODES if mode not in FLOAT8_MODES)
+"""The modes of convolutions."""
 AS_EXACT: Mapping[str, str] = {"3xtf32": "float32"}
 """Modes that have the error bound of another one, and are ranked with it."""
 

@@ -22,6 +22,7 @@ class Peaks:
         tf32_tflops, fp16_tflops, bf16_tflops: the peaks of tensor cores; None: the card has no
             tensor cores for this type.
         source: the document that gives the figures.
+        fp8_tflops: the peak of tensor cores for 8-bit floating-point numbers; None: as above.
     """
 
     bandwidth_gb_s: float
@@ -32,6 +33,7 @@ class Peaks:
     fp16_tflops: float | None = None
     bf16_tflops: float | None = None
     source: str = ""
+    fp8_tflops: float | None = None
 
     def tflops_of(self, arithmetic: str) -> float | None:
         """Return the peak of a data type or mode; None if the datasheet has none.
@@ -47,6 +49,8 @@ class Peaks:
             "tf32": self.tf32_tflops,
             "float16": self.fp16_tflops,
             "bfloat16": self.bf16_tflops,
+            "e4m3": self.fp8_tflops,
+            "e5m2": self.fp8_tflops,
         }.get(arithmetic)
 
     def memory_ms(self, moved_bytes: float) -> float:
@@ -82,9 +86,14 @@ PEAKS: Mapping[str, Peaks] = {
     "NVIDIA H200": Peaks(
         *(4800.0, 50 * _MIB, 66.9, 66.9, 494.7, 989.4, 989.4),
         "NVIDIA H200 datasheet; digits of the same chip's H100 whitepaper",
+        fp8_tflops=1978.9,
     ),
-    "NVIDIA H100 80GB HBM3": Peaks(3350.0, 50 * _MIB, 66.9, 66.9, 494.7, 989.4, 989.4, _GH100),
-    "NVIDIA H100 PCIe": Peaks(2000.0, 50 * _MIB, 51.2, 51.2, 378.0, 756.0, 756.0, _GH100),
+    "NVIDIA H100 80GB HBM3": Peaks(
+        *(3350.0, 50 * _MIB, 66.9, 66.9, 494.7, 989.4, 989.4, _GH100), fp8_tflops=1978.9
+    ),
+    "NVIDIA H100 PCIe": Peaks(
+        *(2000.0, 50 * _MIB, 51.2, 51.2, 378.0, 756.0, 756.0, _GH100), fp8_tflops=1513.0
+    ),
     "NVIDIA A100-SXM4-80GB": _a100(2039.0),
     "NVIDIA A100 80GB PCIe": _a100(1935.0),
     "NVIDIA A100-SXM4-40GB": _a100(1555.0),

@@ -61,6 +61,7 @@ from .json_input import (
     convert as convert,
     decode as decode,
     decode_versioned as decode_versioned,
+    garbage_ignored as garbage_ignored,
     member as member,
     parse as parse,
     positive as positive,

@@ -134,15 +134,26 @@ def decode(content: bytes | str, kind: type[_T], what: str = "it") -> _T:
         FormError: the value does not fit the type; the message names the place:
             ``measurements[3].trials[0].seconds is a string instead of a number``.
     """
-    is_collecting = gc.isenabled()
-    gc.disable()  # or Python would look for cycles among the new values again and again
     try:
-        text = content if isinstance(content, str) else content.decode("utf-8")
-        return _decoded(text, kind, what)
+        with garbage_ignored():
+            text = content if isinstance(content, str) else content.decode("utf-8")
+            return _decoded(text, kind, what)
     except UnicodeDecodeError:
         raise NotJsonError(f"{what} is not UTF-8 text") from None
     except RecursionError:
         raise NotJsonError(f"{what} is nested too deeply") from None
+
+
+@contextmanager
+def garbage_ignored() -> Iterator[None]:
+    """Make many objects that are kept, without Python looking for cycles among them all the time.
+
+    That takes longer the more objects there are, such as those of PyTorch and transformers.
+    """
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if is_collecting:
             gc.enable()

@@ -58,7 +58,12 @@ _CUDNN_WORKSPACE_BYTES = 1 << 30
 to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
 _TILES_TRIED = 8
 """The number of tiles that are tried of a template for convolutions without records."""
-_ALIKE: Mapping[Mode, Mode] = {"float16": "bfloat16", "bfloat16": "float16"}
+_ALIKE: Mapping[Mode, Mode] = {
+    "float16": "bfloat16",
+    "bfloat16": "float16",
+    "e4m3": "e5m2",
+    "e5m2": "e4m3",
+}
 """Modes that templates compute with the same parameters and equally fast instructions as
 another."""
 _OTHER_B: Mapping[Layout, Layout] = {"nn": "tn", "nt": "tt", "tn": "nn", "tt": "nt"}
@@ -289,6 +294,11 @@ def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
 
 
 def _check_plain(gemm: Gemm) -> None:
+    if gemm.is_float8:
+        raise UnavailableError(
+            f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "
+            "elements of 8 bits."
+        )
     if gemm.is_batch or gemm.groups:
         raise UnavailableError(
             f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have "

@@ -18,6 +18,7 @@ from pytest_gpuenergy.tuners.gemm.simt import SimtParameters
 from pytest_gpuenergy.tuners.gemm.skinny import SkinnyParameters
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
+from pytest_gpuenergy.tuners.gemm.wgmma_float8 import WgmmaFloat8Parameters
 from pytest_gpuenergy.tuners.gemm.wgmma_tf32 import WgmmaTf32Parameters
 from pytest_gpuenergy.tuning import (
     CardResources,
@@ -31,7 +32,8 @@ from pytest_gpuenergy.workloads import Conv2d, Gemm, SumsOfProducts, Workload
 TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     kind.template: kind
     for kind in (
-        *(SimtParameters, MmaParameters, WgmmaParameters, WgmmaTf32Parameters, SkinnyParameters),
+        *(SimtParameters, MmaParameters),
+        *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters, SkinnyParameters),
         *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
     )
 }

@@ -3,7 +3,10 @@ from .activations import (
     Activation as Activation,
     activated as activated,
 )
-from .bounds import ErrorBound as ErrorBound
+from .bounds import (
+    FLOAT8_PRODUCTS as FLOAT8_PRODUCTS,
+    ErrorBound as ErrorBound,
+)
 from .contract import (
     Contract as Contract,
     check_tensor as check_tensor,
@@ -32,10 +35,12 @@ from .inputs import (
 from .matrix_products import (
     FUSED_INPUTS as FUSED_INPUTS,
     LAYOUTS as LAYOUTS,
+    SCALE_BLOCK as SCALE_BLOCK,
     USUAL_LAYOUTS as USUAL_LAYOUTS,
     Gemm as Gemm,
     GemmRequest as GemmRequest,
     Layout as Layout,
+    Scaling as Scaling,
     measured_products as measured_products,
     parse_requests as parse_requests,
     product_name as product_name,
@@ -44,12 +49,15 @@ from .matrix_products import (
     sizes_text as sizes_text,
 )
 from .modes import (
+    CONV_MODES as CONV_MODES,
+    FLOAT8_MODES as FLOAT8_MODES,
     MODES as MODES,
     Mode as Mode,
     SumsOfProducts as SumsOfProducts,
 )
 from .number_types import (
     BFLOAT16 as BFLOAT16,
+    FLOAT8 as FLOAT8,
     FLOATS as FLOATS,
     UNTOUCHED as UNTOUCHED,
     Array as Array,

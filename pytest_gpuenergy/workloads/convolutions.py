@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.modes import (
-    MODES,
+    CONV_MODES,
     ExactTwin,
     Mode,
     SumsOfProducts,
@@ -173,7 +173,7 @@ class Conv2d(SumsOfProducts):
     relu: bool = False
 
     def __post_init__(self) -> None:
-        check_choice(self.kind, "mode", self.mode, MODES)
+        check_choice(self.kind, "mode", self.mode, CONV_MODES)
         check_choice(self.kind, "layout", self.layout, CONV_LAYOUTS)
         for option in _FUSED:
             object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
@@ -377,7 +377,7 @@ _SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)",
 _OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
 """``mode``, ``layout``, ``bias`` and ``relu``."""
 _SUFFIX = re.compile(
-    rf"(?:_(?P<mode>{'|'.join(MODES[1:])}))?(?:_(?P<layout>{'|'.join(CONV_LAYOUTS[1:])}))?"
+    rf"(?:_(?P<mode>{'|'.join(CONV_MODES[1:])}))?(?:_(?P<layout>{'|'.join(CONV_LAYOUTS[1:])}))?"
     r"(?P<bias>_bias)?(?P<relu>_relu)?",
     re.ASCII,
 )
@@ -454,6 +454,6 @@ class Conv2dKind(WorkloadKind):
         if dtype not in (None, workload.dtype):
             raise InputError(
                 f"conv2d in mode {workload.mode} has the dtype {workload.dtype}, not "
-                f"{shown(dtype)}: choose one of the modes {', '.join(MODES)}."
+                f"{shown(dtype)}: choose one of the modes {', '.join(CONV_MODES)}."
             )
         return workload

@@ -315,6 +315,8 @@ def _near(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
     steps = np.array([0, 3, -3, 2.0**16, -(2.0**16)]) * unit_roundoff(dtype)
     if steps[-1] < -1:  # of half precision
         steps = np.array([0, 3, -3, 16, -16]) * unit_roundoff(dtype)
+    if steps[-1] <= -1:  # of 8 bits
+        steps = np.array([0, 1, -1, 2, -2]) * unit_roundoff(dtype)
     values = np.concatenate([(bases[:, None] * (1 + steps)).reshape(-1), _ties(literals)])
     if own is not None:
         return values[(values >= own[0]) & (values < own[1])]

@@ -4,6 +4,7 @@ The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=40
 other layouts, modes and ends are named: ``MNK=4096 layout=tn bias=1 activation=gelu residual=1``.
 ``B=32 MNK=512`` is a batch of 32 such products, and ``groups=512,0,128 N=2048 K=1408`` a product
 whose groups of rows of A have a matrix B each.
+Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scaling=block``.
 """
 
 from __future__ import annotations
@@ -28,17 +29,35 @@ from pytest_gpuenergy.workloads.activations import (
     activated,
     activated_bound,
 )
-from pytest_gpuenergy.workloads.bounds import ErrorBound
-from pytest_gpuenergy.workloads.inputs import NORMAL, check_distribution
+from pytest_gpuenergy.workloads.bounds import FLOAT8_SUM_BITS, ErrorBound
+from pytest_gpuenergy.workloads.edges import Edges
+from pytest_gpuenergy.workloads.inputs import (
+    LARGEST_INTEGER,
+    NORMAL,
+    beginning,
+    check_distribution,
+)
 from pytest_gpuenergy.workloads.modes import (
+    FLOAT8_MODES,
     MODES,
+    ElementType,
     ExactTwin,
     Mode,
     SumsOfProducts,
     check_choice,
     switch,
 )
-from pytest_gpuenergy.workloads.number_types import UNTOUCHED, Array, whole
+from pytest_gpuenergy.workloads.number_types import (
+    FLOAT8,
+    UNTOUCHED,
+    Array,
+    largest,
+    nearest_float8,
+    rounded_to,
+    stored_as,
+    unit_roundoff,
+    whole,
+)
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
@@ -50,6 +69,21 @@ Layout = Literal["nn", "nt", "tn", "tt"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 USUAL_LAYOUTS: tuple[Layout, ...] = ("nn", "nt")
 """The layouts of products for which none is given; the bundled records are for these."""
+
+Scaling = Literal["tensor", "row", "block"]
+SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+"""How many scales the operands of 8-bit products have; the usual one comes first."""
+Accumulation = Literal["float32", "fast"]
+ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
+SCALE_BLOCK = 128
+"""The side of a block of elements that have a scale in common; also the products of 8-bit numbers
+after which the accumulation ``float32`` adds the tensor cores' sums to others in float32."""
+_SCALES_OF_ROW = 4
+"""A row of the scales of B's blocks is a multiple of this long, as cuBLASLt demands (cuBLAS
+documentation, "128-element 1D and 128x128 2D Block Scaling")."""
+_SCALE_RANGE = (0.5, 2.0)
+_LEAST_POWER = -126
+"""The exponent of the smallest normal number in float32, which is the smallest scale."""
 
 _LEADING = ("lda", "ldb", "ldc")
 _MAX_ELEMENTS = (1 << 31) - 1
@@ -76,6 +110,9 @@ class Gemm(SumsOfProducts):
     groups, one after another, and each group has its own matrix B and bias, stored as those of a
     batch. A group may have no rows; its matrix is then not read.
 
+    In modes ``e4m3`` and ``e5m2``, A and B are the products of 8-bit numbers and scales in float32.
+    C, bias and residual are bfloat16. There is one such product, neither a batch nor groups.
+
     Attributes:
         M: rows of A and C; with groups, of all of them together.
         N: columns of B and C.
@@ -93,13 +130,22 @@ class Gemm(SumsOfProducts):
             ``512,0,128`` is accepted.
         activation: what is then applied to each element, see `Activation`.
         residual: whether an input ``residual`` (M, ldc) is added to that.
+        scaling: the scales of 8-bit operands, the inputs ``a_scale`` and ``b_scale``: ``tensor``:
+            one (1,) each; ``row``: one for each row of A (M,), and for each column of B (N,);
+            ``block``: one for each 1 x 128 elements of A (L, M), along K, and for each 128 x 128 of
+            B (ceil(N / 128), L rounded up to a multiple of 4), where L = ceil(K / 128).
+        accumulation: how 8-bit products are added: ``float32``: the tensor cores' sums, which have
+            about 14 bits, are added to sums in float32 after every 128 products; ``fast``: they
+            may be added by the tensor cores alone. Both are terms of cuBLASLt.
+        quantize: whether A is bfloat16, and a kernel quantizes it as a part of the product, see
+            `quantized`. Otherwise the quantization of A is no part of the product.
         distribution: how the inputs of a measurement are drawn, see `draw_from`. Inputs with edges,
             on which a kernel is verified too, do not depend on it.
 
     Raises:
         InputError: a size is out of range, the layout, mode, activation or distribution is unknown,
-            ``bias`` or ``residual`` is not a boolean, the rows of groups do not add up to M, or
-            there are both groups and a batch.
+            ``bias``, ``residual`` or ``quantize`` is not a boolean, there are scales in a mode that
+            has none, the rows of groups do not add up to M, or there are both groups and a batch.
     """
 
     kind: ClassVar[str] = "gemm"
@@ -116,6 +162,9 @@ class Gemm(SumsOfProducts):
     bias: bool = field(default=False, kw_only=True)
     activation: Activation = field(default="none", kw_only=True)
     residual: bool = field(default=False, kw_only=True)
+    scaling: Scaling = field(default="tensor", kw_only=True)
+    accumulation: Accumulation = field(default="float32", kw_only=True)
+    quantize: bool = field(default=False, kw_only=True)
     B: int = field(default=1, kw_only=True)
     groups: tuple[int, ...] = field(default=(), kw_only=True)
     distribution: str = NORMAL
@@ -143,8 +192,26 @@ class Gemm(SumsOfProducts):
         check_choice(self.kind, "layout", self.layout, LAYOUTS)
         check_choice(self.kind, "mode", self.mode, MODES)
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
-        for option in FUSED_INPUTS:
+        check_choice(self.kind, "scaling", self.scaling, SCALINGS)
+        check_choice(self.kind, "accumulation", self.accumulation, ACCUMULATIONS)
+        for option in _SWITCHES:
             object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
+        for option, usual in _FLOAT8_OPTIONS.items():
+            if self.mode not in FLOAT8_MODES and getattr(self, option) != usual:
+                raise InputError(
+                    f"gemm in mode {self.mode} takes no {option}: choose mode "
+                    f"{' or '.join(FLOAT8_MODES)}, or leave it out."
+                )
+        if self.is_float8 and (self.is_batch or self.groups):
+            raise InputError(
+                f"gemm in mode {self.mode} has neither batches nor groups: leave B or groups out, "
+                "or choose mode bfloat16."
+            )
+        if self.scaling == "block" and self.accumulation != ACCUMULATIONS[0]:
+            raise InputError(
+                "gemm with scaling block cannot have accumulation fast, since its sums are scaled "
+                f"after every {SCALE_BLOCK} products: leave accumulation out."
+            )
         for size, least in self._rows.items():
             value = getattr(self, size)
             if type(value) is not int or (value and value < least):
@@ -251,7 +318,22 @@ class Gemm(SumsOfProducts):
         what an activation makes of the errors before it. That of the residual's addition, which
         comes after it, is not larger for that.
         """
-        return activated_bound(super().error_bound, self.activation)
+        bound = super().error_bound
+        if self.is_float8:
+            alone = min(self.K, SCALE_BLOCK) if self.accumulation == "float32" else self.K
+            one_sign = self.distribution == "sorted"
+            bound = ErrorBound.for_float8(alone, self.output_type, one_sign=one_sign)
+        return activated_bound(bound, self.activation)
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether the operands are 8-bit numbers with scales."""
+        return self.mode in FLOAT8_MODES
+
+    @property
+    def type_of_a(self) -> ElementType:
+        """The type of A's elements, which a product may still have to quantize."""
+        return self.output_type if self.quantize else self.dtype
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -259,19 +341,56 @@ class Gemm(SumsOfProducts):
         rows_of_b = self.N if self.b_transposed else self.K
         batch = (self.B,) * self.is_batch
         matrices = (self.products,) * bool(self.is_batch or self.groups)
-        c = (*batch, self.M, self.ldc)
+        c, result = (*batch, self.M, self.ldc), self.output_type
         return (
-            Tensor("A", (*batch, rows_of_a, self.lda), self.dtype, "input"),
+            Tensor("A", (*batch, rows_of_a, self.lda), self.type_of_a, "input"),
             Tensor("B", (*matrices, rows_of_b, self.ldb), self.dtype, "input"),
-            *([Tensor("bias", (*matrices, self.N), self.dtype, "input")] if self.bias else []),
-            *([Tensor("residual", c, self.dtype, "input")] if self.residual else []),
-            Tensor("C", c, self.dtype, "output"),
+            *self._scales,
+            *([Tensor("bias", (*matrices, self.N), result, "input")] if self.bias else []),
+            *([Tensor("residual", c, result, "input")] if self.residual else []),
+            Tensor("C", c, result, "output"),
         )
 
     @property
+    def shapes_of_scales(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of the scales of A and of B."""
+        if self.scaling == "tensor":
+            return (1,), (1,)
+        if self.scaling == "row":
+            return (self.M,), (self.N,)
+        along_k, along_n = (math.ceil(size / SCALE_BLOCK) for size in (self.K, self.N))
+        return (along_k, self.M), (along_n, math.ceil(along_k / _SCALES_OF_ROW) * _SCALES_OF_ROW)
+
+    @property
+    def _scales(self) -> tuple[Tensor, ...]:
+        of_a, of_b = (
+            Tensor(name, shape, "float32", "input")
+            for name, shape in zip(("a_scale", "b_scale"), self.shapes_of_scales, strict=True)
+        )
+        return () if not self.is_float8 else (of_b,) if self.quantize else (of_a, of_b)
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Scales are between 0.5 and 2."""
+        return {scale.name: _SCALE_RANGE for scale in self._scales}
+
+    def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
+        """Return the beginnings of inputs, see `Workload.draw_inputs`.
+
+        Elements of an 8-bit B that has edges get random signs. In a sum of terms of one sign, the
+        tensor cores cut off parts of nearly all terms in the same direction: such errors are as
+        large as those of much coarser accumulators elsewhere.
+        """
+        drawn = super()._beginnings(seed, edges)
+        if edges is not None and self.is_float8:
+            signs = np.random.default_rng(seed).integers(0, 2, drawn["B"].shape, np.uint8)
+            drawn["B"] = np.bitwise_xor(drawn["B"].view(np.uint8), signs << 7)
+        return drawn
+
+    @property
     def parameters(self) -> Mapping[str, int | str]:
-        """Sizes, layout and mode; leading dimensions, end and distribution unless as usual."""
-        usual = {**self._rows, **_NO_END, "distribution": NORMAL}
+        """Sizes, layout and mode; everything else unless it is as usual."""
+        usual = {**self._rows, **_NO_END, **_FLOAT8_OPTIONS, "distribution": NORMAL}
         batch: dict[str, int | str] = {"B": self.B} if self.is_batch else {}
         if self.groups:
             batch["groups"] = ",".join(map(str, self.groups))
@@ -280,7 +399,7 @@ class Gemm(SumsOfProducts):
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
             **batch,
             **{
-                name: int(getattr(self, name)) if name in FUSED_INPUTS else getattr(self, name)
+                name: int(getattr(self, name)) if name in _SWITCHES else getattr(self, name)
                 for name, value in usual.items()
                 if getattr(self, name) != value
             },
@@ -301,27 +420,41 @@ class Gemm(SumsOfProducts):
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of the elements of A, B, C, bias and residual, without what lies between rows.
+        """Bytes of the elements of all inputs and of C, without what lies between rows.
 
         A group without rows does not need its matrix B, nor its bias.
         """
-        elements = self.B * self.M * (self.K + (1 + self.residual) * self.N)
+        of_a, of_b, of_c = (
+            stored_as(dtype).itemsize for dtype in (self.type_of_a, self.dtype, self.output_type)
+        )
+        moved = self.B * self.M * (of_a * self.K + of_c * (1 + self.residual) * self.N)
         matrices = sum(rows > 0 for rows in self.groups) if self.groups else self.B
-        elements += matrices * (self.K + self.bias) * self.N
-        return self.element_bytes * elements
+        moved += matrices * (of_b * self.K + of_c * self.bias) * self.N
+        return moved + sum(scales.nbytes for scales in self._scales)
 
     @property
     def twins(self) -> tuple[Workload, ...]:
         """The same product of small integers, which is exact; none with most activations."""
         if self.activation not in EXACT_ACTIVATIONS:
             return ()
-        return (ExactGemm(**{one.name: getattr(self, one.name) for one in fields(self)}),)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        cancelling = CancellingGemm(**values) if self.is_float8 else None
+        return (
+            ExactGemm(**values),
+            *([cancelling] if cancelling and cancelling.largest_drawn else []),
+        )
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         a = inputs["A"][..., : self.row_of_a].astype(np.float64)
         b = inputs["B"][..., : self.row_of_b].astype(np.float64)
         a = a.swapaxes(-1, -2) if self.a_transposed else a
         b = b.swapaxes(-1, -2) if self.b_transposed else b
+        if self.quantize:
+            a = quantized(a, self)
+        elif self.is_float8:
+            a = a * self._spread(inputs["a_scale"], 0)
+        if self.is_float8:
+            b = b * self._spread(inputs["b_scale"], 1)
         bias = inputs["bias"].astype(np.float64) if self.bias else None
         if self.groups:
             product = np.empty_like(a, shape=(self.M, self.N), order="C")
@@ -344,14 +477,118 @@ class Gemm(SumsOfProducts):
         c[..., : self.N] = product
         return {"C": c}
 
+    def _spread(self, scales: Array, operand: int) -> npt.NDArray[np.float64]:
+        """Return the scales of A (``operand`` 0) or B (1) in a shape that multiplies it."""
+        wide: npt.NDArray[np.float64] = scales.astype(np.float64)
+        if self.scaling == "tensor":
+            return wide
+        if self.scaling == "row":
+            return wide[:, None] if operand == 0 else wide
+        along_k = np.repeat(wide.T, SCALE_BLOCK, axis=1 if operand == 0 else 0)
+        if operand == 0:
+            return along_k[:, : self.K]
+        return np.repeat(along_k[: self.K], SCALE_BLOCK, axis=1)[:, : self.N]
+
+
+def quantized(a: npt.NDArray[np.float64], gemm: Gemm) -> npt.NDArray[np.float64]:
+    """Return A (M, K) as a product sees it that quantizes A to 8 bits.
+
+    The scale of all elements, of a row or of 128 elements of a row is the least power of two for
+    which none of them exceeds the largest number of the type, so that different kernels cannot
+    round differently. Elements are rounded to the nearest, ties to even. By how much an element
+    differs from a number in bfloat16 is added to it afterwards, so that the product of other inputs
+    than A's type has changes with them, as `estimate_conditions` expects.
+    """
+    fraction, exponent = np.frexp(a)
+    digits = -int(math.log2(unit_roundoff(gemm.type_of_a)))
+    given = np.ldexp(np.rint(np.ldexp(fraction, digits)), exponent - digits)
+    along_k = math.ceil(a.shape[1] / SCALE_BLOCK) if gemm.scaling == "block" else 1
+    length = SCALE_BLOCK if gemm.scaling == "block" else a.shape[1]
+    padded = np.zeros_like(a, shape=(a.shape[0], along_k * length))
+    padded[:, : a.shape[1]] = given
+    rows = padded.reshape(a.shape[0], along_k, length)
+    sizes = np.abs(rows).max(axis=None if gemm.scaling == "tensor" else 2, keepdims=True)
+    fraction, exponent = np.frexp(sizes / largest(gemm.dtype))
+    exponent = np.where(sizes > 0, np.maximum(exponent - (fraction == 0.5), _LEAST_POWER), 0)
+    found = np.ldexp(nearest_float8(np.ldexp(rows, -exponent), gemm.dtype), exponent)
+    rounded: npt.NDArray[np.float64] = found.reshape(padded.shape)[:, : a.shape[1]] + (a - given)
+    return rounded
+
 
 @dataclass(frozen=True)
 class ExactGemm(ExactTwin, Gemm):
-    """A product of small integers."""
+    """A product of small integers; scales are 1."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", "integers")
         super().__post_init__()
+
+    @property
+    def ranges(self) -> Mapping[str, tuple[float, float]]:
+        return dict.fromkeys(super().ranges, (1.0, 1.0))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every sum is exact.
+
+        Sums that 8-bit tensor cores add are random walks of products whose variance is the square
+        of that of an integer. None in many billions is 8 times its standard deviation.
+        """
+        if not self.is_float8:
+            return super().is_exact
+        alone = min(self.K, SCALE_BLOCK) if self.accumulation == "float32" else self.K
+        deviation = LARGEST_INTEGER * (LARGEST_INTEGER + 1) / 3 * math.sqrt(alone)
+        return super().is_exact and _CERTAIN_DEVIATIONS * deviation <= _EXACT_FLOAT8_SUM
+
+
+_CERTAIN_DEVIATIONS = 8
+_EXACT_FLOAT8_SUM = 2 << FLOAT8_SUM_BITS
+"""Up to this number the tensor cores' sums of 8-bit products represent all integers."""
+_FLUCTUATION = 1.5
+"""How much larger a sum of hundreds of integers may be than expected."""
+
+
+@dataclass(frozen=True)
+class CancellingGemm(ExactGemm):
+    """A product of small integers, positive in the first half of K and negative in the second.
+
+    Sums grow as large as the accumulator that a product states can represent exactly, and then
+    nearly cancel. What a coarser accumulator has lost by then is much compared with the result.
+    """
+
+    @property
+    def largest_drawn(self) -> int:
+        """The largest integer of A and B; 0 if no such product can be drawn.
+
+        The signs are those of an operand that is stored along K, since `beginning` repeats rows.
+        """
+        if self.layout == "nt":
+            return 0
+        square = _EXACT_FLOAT8_SUM / SCALE_BLOCK
+        if self.accumulation == "fast":  # the mean product of half of K is a quarter of the largest
+            square = min(square, 8 * _EXACT_FLOAT8_SUM / (_FLUCTUATION * self.K))
+        return min(int(math.sqrt(square)), 1 << FLOAT8[self.dtype].digits)
+
+    def _beginnings(self, seed: int, edges: Edges | None) -> dict[str, Array]:
+        drawn = super()._beginnings(seed, edges)
+        generator, most = np.random.default_rng(seed), self.largest_drawn
+
+        def draw(tensor: Tensor, *, alternates: bool) -> Array:
+            def integers(shape: tuple[int, ...]) -> Array:
+                values = generator.integers(0, most, shape, endpoint=True).astype(np.float64)
+                if alternates:
+                    values[..., self.K // 2 : self.K] *= -1
+                return rounded_to(values, tensor.dtype)
+
+            return beginning(tensor.shape, integers)
+
+        of_a, of_b = self.inputs[:2]
+        in_a = not self.a_transposed
+        return {
+            **drawn,
+            "A": draw(of_a, alternates=in_a),
+            "B": draw(of_b, alternates=not in_a),
+        }
 
 
 def _group_rows(given: object) -> tuple[int, ...]:
@@ -377,9 +614,17 @@ GRAMMAR = "M=1024 N=2048 K=3072"
 _WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _SIZES, _BATCH, _OPTIONS = "MNK", "B", ("t", "O")
-_NAMED = ("groups", "layout", "mode", "activation", "distribution")
+_NAMED = ("groups", "layout", "mode", "activation", "scaling", "accumulation", "distribution")
 FUSED_INPUTS = ("bias", "residual")
 """The options that are either on or off, and are inputs of their names if they are on."""
+_SWITCHES = (*FUSED_INPUTS, "quantize")
+"""The options that are either on or off."""
+_FLOAT8_OPTIONS: Mapping[str, bool | str] = {
+    "scaling": SCALINGS[0],
+    "accumulation": ACCUMULATIONS[0],
+    "quantize": False,
+}
+"""The options of products of 8-bit numbers, as they usually are."""
 _NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "residual": False}
 _ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS[1:]}
 """The activations by what they are called in names of products, whose parts have no underscore."""
@@ -463,8 +708,12 @@ def products_in(text: str) -> list[Gemm]:
                 words.append(f"{leading[1]}={leading[2]}")
             elif part in MODES:
                 words.append(f"mode={part}")
-            elif part in FUSED_INPUTS:
+            elif part in _SWITCHES:
                 words.append(f"{part}=1")
+            elif part in SCALINGS:
+                words.append(f"scaling={part}")
+            elif part in ACCUMULATIONS:
+                words.append(f"accumulation={part}")
             elif part in _ACTIVATION_NAMES:
                 words.append(f"activation={_ACTIVATION_NAMES[part]}")
             else:
@@ -485,11 +734,11 @@ def product_name(gemm: Gemm) -> str:
     parts = ["gemm", *several, f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
-    for name in (*_LEADING, *_NO_END, "distribution"):
+    for name in (*_LEADING, *_NO_END, *_FLOAT8_OPTIONS, "distribution"):
         if name in gemm.parameters:
             value = str(gemm.parameters[name]).replace(":", "").replace("_", "")
             parts.append(
-                name if name in FUSED_INPUTS else f"{name}{value}" if name in _LEADING else value
+                name if name in _SWITCHES else f"{name}{value}" if name in _LEADING else value
             )
     return "_".join(parts)
 
@@ -527,13 +776,13 @@ def _request(text: str) -> GemmRequest:
     leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
     switches = {
         name: {"0": False, "1": True}.get(word, word)
-        for name in FUSED_INPUTS
+        for name in _SWITCHES
         if (word := words.pop(name, ""))
     }
     if unknown := [name for name in words if name not in _NAMED]:
         raise InputError(
             f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((_BATCH, *_LEADING, *FUSED_INPUTS, *_NAMED, *_OPTIONS))}."
+            f"and if need be {', '.join((_BATCH, *_LEADING, *_SWITCHES, *_NAMED, *_OPTIONS))}."
         )
     if missing := [name for name in _SIZES if name not in sizes]:
         raise InputError(

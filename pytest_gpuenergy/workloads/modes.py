@@ -8,16 +8,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pytest_gpuenergy.record import MODES as MODES, Mode as Mode
+from pytest_gpuenergy.record import (
+    CONV_MODES as CONV_MODES,
+    FLOAT8_MODES as FLOAT8_MODES,
+    MODES as MODES,
+    Mode as Mode,
+)
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.inputs import LARGEST_INTEGER
-from pytest_gpuenergy.workloads.number_types import unit_roundoff, whole
+from pytest_gpuenergy.workloads.number_types import stored_as, unit_roundoff, whole
 from pytest_gpuenergy.workloads.workload import Tensor, Workload
 
-ElementType = Literal["float32", "float16", "bfloat16"]
+ElementType = Literal["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
-_TYPES: Mapping[Mode, ElementType] = {"float16": "float16", "bfloat16": "bfloat16"}
+_TYPES: Mapping[Mode, ElementType] = {
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+}
 """The element type in modes that name one; it is float32 in all others."""
 _OPERANDS: Mapping[Mode, frozenset[str]] = {
     "3xtf32": frozenset({"TF32", "BF16"}),
@@ -39,7 +49,8 @@ class SumsOfProducts(Workload):
     Attributes:
         mode: ``float32``; ``3xtf32``: as exact, but each element may be split into two TF32
             numbers, for tensor cores; ``tf32``: elements may be rounded to TF32 on the way into the
-            product; ``float16`` and ``bfloat16`` elements, added in float32.
+            product; ``float16`` and ``bfloat16`` elements, added in float32; ``e4m3`` and ``e5m2``
+            elements of 8 bits with scales, and outputs in bfloat16, which matrix products have.
     """
 
     mode: Mode
@@ -59,13 +70,18 @@ class SumsOfProducts(Workload):
 
     @property
     def dtype(self) -> ElementType:
-        """Type of the tensors' elements."""
+        """Type of the elements that are multiplied."""
         return _TYPES.get(self.mode, "float32")
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element."""
-        return 4 if self.dtype == "float32" else 2
+        """Bytes of an element that is multiplied."""
+        return stored_as(self.dtype).itemsize
+
+    @property
+    def output_type(self) -> ElementType:
+        """Type of the output's elements."""
+        return "bfloat16" if self.mode in FLOAT8_MODES else self.dtype
 
     @property
     def error_bound(self) -> ErrorBound:
@@ -100,10 +116,15 @@ class ExactTwin(SumsOfProducts):
     """
 
     @property
+    def is_exact(self) -> bool:
+        """Whether every sum of these integers is exact."""
+        return LARGEST_INTEGER**2 * self.reduction_length <= _LARGEST_EXACT
+
+    @property
     def error_bound(self) -> ErrorBound:
-        if LARGEST_INTEGER**2 * self.reduction_length > _LARGEST_EXACT:
+        if not self.is_exact:
             return super().error_bound
-        unit = 0.0 if self.dtype == "float32" else unit_roundoff(self.dtype)
+        unit = 0.0 if self.output_type == "float32" else unit_roundoff(self.output_type)
         return ErrorBound(unit, unit, unit)
 
     @property

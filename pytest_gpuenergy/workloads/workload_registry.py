@@ -19,7 +19,7 @@ from pytest_gpuenergy.workloads.convolutions import (
     split_suffix,
 )
 from pytest_gpuenergy.workloads.matrix_products import GemmKind
-from pytest_gpuenergy.workloads.modes import MODES
+from pytest_gpuenergy.workloads.modes import CONV_MODES
 from pytest_gpuenergy.workloads.variants import Variants, in_variants
 from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
@@ -93,7 +93,7 @@ _SHAPE = re.compile(
 )
 _MAX_NAMES = 7
 _OPTION_OF: Mapping[str, str] = (
-    dict.fromkeys(MODES, "mode")
+    dict.fromkeys(CONV_MODES, "mode")
     | dict.fromkeys(CONV_LAYOUTS, "layout")
     | {"bias": "bias", "relu": "relu"}
 )

@@ -20,6 +20,7 @@ from pytest_gpuenergy.advice import (
     has_modes,
 )
 from pytest_gpuenergy.record import (
+    CONV_MODES,
     MODES,
     Correctness,
     Measurement,
@@ -195,7 +196,7 @@ def test_several_modes_of_one_workload_are_noticed(rows):
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "mode": st.sampled_from(MODES),
+        "mode": st.sampled_from(CONV_MODES),
         "layout": st.sampled_from(CONV_LAYOUTS),
         "bias": st.booleans(),
         "relu": st.booleans(),

@@ -207,11 +207,12 @@ with joined(2, "cpu") as ranks:
         assert replay(run) == [0, 0]
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         found = {(one["rank"], one["step"], one["level"]) for one in report["accounts"]}
-        levels = ("graph", "eager", "layers")
+        names = ("model.embed_tokens", "model.norm", "model.rotary_emb", "lm_head")
+        levels = ("graph", "eager", "layers", *(f"module.{name}" for name in names))
         assert found == {(r, s, level) for r in (0, 1) for s in (0, 1) for level in levels}
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert report["missing"] == {}
-        assert len(report["totals"]) == 6
+        assert len(report["totals"]) == 2 * len(levels)
 
     def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)

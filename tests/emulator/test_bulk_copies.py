@@ -97,13 +97,11 @@ def tiles(draw):
     corner = tuple(
         draw(st.integers(-edge - 1, dim + 1)) for edge, dim in zip(box, dims, strict=True)
     )
-    offset = 16 * draw(st.integers(0, 2))
-    given_map = TensorMap(
-        "map", "T", dtype, dims, tuple(strides), box, swizzle, offset_bytes=offset
-    )
+    corner = (corner[0] * item // 16 * 16 // item, *corner[1:])
+    given_map = TensorMap("map", "T", dtype, dims, tuple(strides), box, swizzle)
     index = np.indices(box[::-1]).reshape(rank, -1)[::-1] + np.array(corner)[:, None]
     inside = ((index >= 0) & (index < np.array(dims)[:, None])).all(axis=0)
-    places = offset + (index * np.array([item, *strides])[:, None]).sum(axis=0)
+    places = (index * np.array([item, *strides])[:, None]).sum(axis=0)
     held = np.arange(index.shape[1]) * item
     held ^= (held >> 7) % max(swizzle // 16, 1) << 4
     return given_map, corner, np.where(inside, places, -1), held
@@ -236,3 +234,13 @@ def test_a_map_must_fit_its_tensor_and_the_kernel(runner, tmp_path, first, bytes
     launch = replace(launch, arguments=(first, *launch.arguments[1:]))
     with raises("constraints", reason):
         runner.run(replace(kernel, launches=(launch,)), arenas, scalars, timeout_s=20.0)
+
+
+def test_a_box_must_begin_at_a_multiple_of_16_bytes(runner, tmp_path):
+    given_map = TensorMap("map", "T", "float16", (64, 4), (128,), (64, 2))
+    tensor, y = np.zeros(512, "uint8"), ("y", np.zeros(4 * WORDS, "uint8"))
+    kernel, arenas, scalars = _kernel(tmp_path, "load_one", y, given_map, (8, 1), tensor)
+    runner.run(kernel, arenas, scalars, timeout_s=20.0)
+    kernel, arenas, scalars = _kernel(tmp_path, "load_one", y, given_map, (7, 1), tensor)
+    with raises("runtime", "begins 14 bytes into a row, which is no multiple of 16"):
+        runner.run(kernel, arenas, scalars, timeout_s=20.0)

@@ -43,7 +43,7 @@ def test_a_race_is_found(run):
 
 
 def test_refused_text_is_named_with_its_line(run):
-    source = '__global__ void k() {\n asm volatile("bar.sync 0;"); asm volatile("trap;"); }'
+    source = '__global__ void k() {\n asm volatile("bar.sync 0;"); asm volatile("brkpt;"); }'
     with raises("compile", r"^line 2: cannot run on the emulated GPU: inline PTX"):
         run(source)
 

@@ -170,6 +170,13 @@ def test_using_storage_of_cub_again_without_a_barrier_is_a_race(wrong, body, bod
     wrong("race on shared memory", body, before=CUB, among=bodies)
 
 
+def test_a_collective_of_cub_needs_a_block_of_its_size(run_orders):
+    body = """using R = cub::BlockReduce<int, 32>; __shared__ R::TempStorage space;
+    y[t] = R(space).Sum(2);"""
+    with raises("runtime", "a collective of CUB for another number of threads than the block has"):
+        run_orders(body, before=CUB)
+
+
 def test_only_the_first_thread_has_a_reduction(run_orders):
     body = """using R = cub::BlockReduce<int, 64>; __shared__ R::TempStorage space;
     y[t] = R(space).Sum(2);"""

@@ -126,11 +126,55 @@ def test_misuse_of_a_barrier_is_a_fault_with_its_reason(run_orders, body, bodies
         run_orders(BEGIN + body, before=BARRIER_HEADERS, among=among)
 
 
+BULK = """namespace cde = cuda::device::experimental;
+  __shared__ alignas(128) float in[64], out[64];
+  if (t == 0) { init(&bar, 64); cde::fence_proxy_async_shared_cta(); }
+  __syncthreads();
+  barrier::arrival_token token;
+  if (t == 0) {
+    cde::cp_async_bulk_global_to_shared(in, x, sizeof in, bar);
+    token = cuda::device::barrier_arrive_tx(bar, 1, sizeof in);
+  } else {
+    token = bar.arrive();
+  }
+  bar.wait(std::move(token));
+  out[t] = in[63 - t] + t;
+  cde::fence_proxy_async_shared_cta();
+  __syncthreads();
+  if (t == 0) {
+    cde::cp_async_bulk_shared_to_global(y, out, sizeof out);
+    cde::cp_async_bulk_commit_group();
+    cde::cp_async_bulk_wait_group_read<0>();
+  }"""
+"""The example of the CUDA programming guide, "Using TMA to transfer one-dimensional arrays"."""
+BEGIN_BULK = """__shared__ barrier bar;
+"""
+
+
+def test_bulk_copies_of_the_programming_guide_arrive_at_a_barrier(right, small_kernel):
+    kernel, arenas = small_kernel(BEGIN_BULK + BULK, before=BARRIER_HEADERS)
+    right(kernel, arenas, "y", np.arange(64) + 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("  bar.wait(std::move(token));\n", ""),
+        ("barrier_arrive_tx(bar, 1, sizeof in)", "barrier_arrive_tx(bar, 1, 0)"),
+        ("  cde::fence_proxy_async_shared_cta();\n  __syncthreads();\n  if (t == 0) {\n    cde::cp",
+         "  __syncthreads();\n  if (t == 0) {\n    cde::cp"),
+    ],
+)  # fmt: skip
+def test_a_step_that_is_missing_around_a_bulk_copy_is_found(fault_of, old, new):
+    assert BULK.count(old) == 1
+    fault = fault_of(BEGIN_BULK + BULK.replace(old, new), before=BARRIER_HEADERS)
+    assert fault.outcome in ("correctness", "runtime")
+
+
 @pytest.mark.parametrize(
     ("statement", "name"),
     [
         ("cuda::counting_semaphore<cuda::thread_scope_block> c(1);", "cuda::counting_semaphore"),
-        ("cuda::device::barrier_native_handle(bar);", "cuda::device"),
         (
             "cg::multi_grid_group g = cg::this_multi_grid();",
             "(cooperative_groups|cg)::multi_grid_group",

@@ -437,7 +437,7 @@ SLOW_S, FAST_S = 3 * AFFORDABLE_S, AFFORDABLE_S / 2
 
 
 class Program:
-    """A program that writes the number of its run to all elements, or to every stride-th."""
+    """A program that writes the number of its run to the first elements, or to every stride-th."""
 
     def __init__(self, arena: Arena, launches_s: list[float]) -> None:
         self.arena, self.launches_s, self.runs = arena, launches_s, 0
@@ -453,7 +453,7 @@ class Program:
     ) -> tuple[int, float]:
         self.runs += fresh
         values = self.arena.value()
-        values[::stride] = self.runs
+        values[:SIZE:stride] = self.runs
         self.arena.fill(values)
         return 1, self.launches_s[self.runs - 1]
 
@@ -472,3 +472,22 @@ def test_what_a_part_does_not_write_is_from_the_latest_run(tmp_path, launches_s)
             kernel.run()
         (left,) = [arena.value() for _ in kernel.relaunch(once=False)]
     np.testing.assert_array_equal(left, np.full(SIZE, 3, np.float32))
+
+
+def test_what_no_run_writes_stays_when_only_a_part_runs(tmp_path):
+    arena = Arena.create(tmp_path / "y", Tensor("y", (2 * SIZE,), "float32", "output"))
+    program = Program(arena, [SLOW_S] * 3)
+    contents = iter([-1.0, -2.0, -3.0, 7.0])
+    with ExitStack() as stack:
+        kernel = HostKernel(
+            lambda: arena.fill(np.full(2 * SIZE, next(contents), np.float32)),
+            lambda: nullcontext(program),
+            stack,
+            [arena],
+            divisible=True,
+        )
+        for _ in range(3):
+            kernel.run()
+        (left,) = [arena.value() for _ in kernel.relaunch(once=True)]
+    np.testing.assert_array_equal(left[:SIZE], np.full(SIZE, 3, np.float32))
+    np.testing.assert_array_equal(left[SIZE:], np.full(SIZE, 7, np.float32))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
+from pytest_gpuenergy.workloads import rounded_to
+
 pytestmark = pytest.mark.slow
 
 ALL = 2**32 - 1
@@ -217,6 +219,12 @@ REAL = {
     "{ .reg .b32 w; cvt.rn.satfinite.f16x2.f32 w, %1, %1; mov.b32 %0, w; }": lambda v: _twice(
         np.where(np.isnan(v.x), np.nan, np.clip(v.x, np.float32(-65504), np.float32(65504)))
     ),
+    "{ .reg .b16 h; cvt.rn.satfinite.e4m3x2.f32 h, %1, %2; mov.b32 %0, {h, h}; }": lambda v: (
+        _small_pair(v.x, v.y, "float8_e4m3fn")
+    ),
+    "{ .reg .b16 h; cvt.rn.satfinite.relu.e5m2x2.f32 h, %1, %2; mov.b32 %0, {h, h}; }": lambda v: (
+        _small_pair(*(np.where(one <= 0, np.float32(0), one) for one in (v.x, v.y)), "float8_e5m2")
+    ),
     "{ .reg .f16 h; .reg .f16x2 w; cvt.rn.f16.f32 h, %1; mov.b32 w, {h, h};"
     " add.f16x2 w, w, w; mov.b32 %0, w; }": lambda v: _twice(np.float16(v.x) * np.float16(2)),
     "{ .reg .b16 h; cvt.rn.f16.f32 h, %1; add.ftz.f16 h, h, h; cvt.f32.f16 %0, h; }": lambda v: (
@@ -265,6 +273,13 @@ def _twice(value):
 def _pair(high, low):
     words = np.array([low, high], np.float32).view(np.uint32) >> 16
     return np.uint32(int(words[0]) | int(words[1]) << 16).view(np.float32)
+
+
+def _small_pair(high, low, dtype):
+    """Return two 8-bit numbers, twice, in the bits of a float32."""
+    upper, lower = (int(bits) for bits in rounded_to(np.array([high, low], np.float64), dtype))
+    both = (upper & 0xFF if high == high else 0x7F) << 8 | (lower if low == low else 0x7F)
+    return np.uint32(both | both << 16).view(np.float32)
 
 
 reals = st.floats(width=32, allow_nan=False) | st.floats(-4, 4, width=32) | st.just(np.nan)

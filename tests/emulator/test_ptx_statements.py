@@ -139,7 +139,7 @@ REFUSED = [
         "m64n4k16",
     ),
     ("tcgen05.wait::ld.sync.aligned;", "inline PTX 'tcgen05.wait::ld.sync.aligned'"),
-    ("mov.u32 %0, 1; trap;", "inline PTX 'trap'"),
+    ("mov.u32 %0, 1; brkpt;", "inline PTX 'brkpt'"),
     ("LOOP: bra END;", "asm with a branch to END, which it does not have"),
     ("A: { A: bra A; }", "asm with two labels of the same name"),
     ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%0}, {%0}, {%0}, {%0};", "m8n8k4.row"),

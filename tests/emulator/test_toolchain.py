@@ -141,7 +141,8 @@ NOT_EMULATED = "cannot run on the emulated GPU:"
         ("__global__ void k() {\n  int x = ;\n}", r"^line 2: expected"),
         ('__global__ void k() {\n asm volatile("cp.async.ca.shared.global [%0];" :: "r"(1)); }',
          f"^line 2: {NOT_EMULATED} inline PTX 'cp.async.ca"),
-        ('#define STOP asm("trap;")\n__global__ void k() { STOP; }', "line 1: .*inline PTX 'trap'"),
+        ('#define STOP asm("brkpt;")\n__global__ void k() { STOP; }',
+         "line 1: .*inline PTX 'brkpt'"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),
         ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
         ("__device__ void k() {}", "launch does not fit the text: k is not a __global__ function"),
@@ -152,7 +153,7 @@ NOT_EMULATED = "cannot run on the emulated GPU:"
          f"line 2: {NOT_EMULATED} __hadd2$"),
         *((f"#include <{header}>\n__global__ void k() {{ declared_there(); }}",
            f"line 1: {NOT_EMULATED} #include <{header}>")
-          for header in ("cuda/ptx", "cuda_fp8.h", "cuda/std/atomic")),
+          for header in ("cuda/ptx", "cuda_fp4.h", "cuda/std/atomic")),
     ],
 )  # fmt: skip
 def test_text_that_cannot_be_compiled_is_a_compile_fault(run, source, pattern):

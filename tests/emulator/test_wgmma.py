@@ -38,7 +38,7 @@ FORMS = [(1, 1, 0, 0), (1, 1, 1, 0), (1, -1, 0, 1), (-1, 1, 1, 1)]
 
 
 def _source(columns, kind):
-    forms = FORMS[:1] if kind == "tf32" else FORMS
+    forms = FORMS if kind in texts.TURNED else FORMS[:1]
     products = "".join(
         texts.product(f"p{k}", columns, kind, flags=flags) for k, flags in enumerate(forms)
     )
@@ -57,16 +57,17 @@ def _held(matrix):
 @settings(max_examples=6, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @pytest.mark.parametrize(
-    ("columns", "kind"), [(8, "bf16"), (256, "bf16"), (72, "f16"), (40, "tf32")]
+    ("columns", "kind"),
+    [(8, "bf16"), (256, "bf16"), (72, "f16"), (40, "tf32"), (48, "e4m3"), (16, "e5m2")],
 )
 @given(data=st.data())
 def test_products_of_matrices_in_shared_memory(run, columns, kind, data):
-    form = data.draw(st.integers(0, 0 if kind == "tf32" else 3))
+    form = data.draw(st.integers(0, 3 if kind in texts.TURNED else 0))
     a_scale, b_scale, *transposed = FORMS[form]
     accumulate = data.draw(st.booleans())
     swizzles = data.draw(st.tuples(*[st.sampled_from(sorted(texts.SWIZZLES))] * 2))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    depth, itemsize = texts.DEPTHS[kind], 4 if kind == "tf32" else 2
+    depth, itemsize = texts.DEPTHS[kind], texts.BYTES[kind]
     image = rng.integers(0, 2**32, BYTES // 4, np.uint32).view(f"<u{itemsize}")
     scalars, operands = [], []
     for name, rows, start, swizzle, turned in zip("ab", (64, columns), (0, B_AT), swizzles,
@@ -88,6 +89,33 @@ def test_products_of_matrices_in_shared_memory(run, columns, kind, data):
             arguments=("x", "c", "y", *(one.name for one in scalars)))["y"]  # fmt: skip
     expected = a_scale * b_scale * operands[0] @ operands[1].T + accumulate * c
     np.testing.assert_array_equal(y.reshape(64, columns), expected)
+
+
+def _summed(run, first, terms, c):
+    """Add 32 products of 8-bit numbers, all `terms` but one that is `first`, to a sum of `c`."""
+    a = np.full((64, 32), terms)
+    a[:, 0] = first
+    image = np.zeros(BYTES, np.uint8)
+    scalars = []
+    for name, matrix, start in (("a", a, 0), ("b", np.ones((8, 32)), B_AT)):
+        lay, _ = texts.layout(32, len(matrix), 32, 1, transposed=False)
+        image[texts.offsets(lay, *matrix.shape, 1, start)] = texts.encoded(matrix, "e4m3")
+        sizes = (lay.leading, lay.stride, texts.SWIZZLES[32])
+        scalars += [Scalar(f"{name}{k}", "int32", one) for k, one in enumerate(sizes)]
+    scalars += [Scalar("form", "int32", 0), Scalar("accumulate", "int32", 1)]
+    inputs = {"x": image.view("<u4"), "c": _held(np.full((64, 8), c, "<f4")).copy()}
+    y = run(_source(8, "e4m3"), inputs, {"y": (512, "float32")}, block=128, shared_bytes=BYTES,
+            scalars=scalars,
+            arguments=("x", "c", "y", *(one.name for one in scalars)))["y"]  # fmt: skip
+    assert len(set(y)) == 1
+    return float(y[0])
+
+
+def test_sums_of_8_bit_products_keep_13_bits_below_their_largest_term(run):
+    assert _summed(run, first=1, terms=0, c=2.0**13) == 2**13 + 1
+    assert _summed(run, first=1, terms=0, c=2.0**14) == 2**14  # cut off
+    assert _summed(run, first=-1, terms=0, c=2.0**14) == 2**14
+    assert _summed(run, first=1.5, terms=1.5, c=2.0**13) == 2**13 + 32  # each of them
 
 
 def test_a_comes_from_registers(run):

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_gpuenergy.workloads import rounded_to
+
 ROWS = 64
-DEPTHS = {"bf16": 16, "f16": 16, "tf32": 8}
+DEPTHS = {"bf16": 16, "f16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
+BYTES = {kind: 32 // depth for kind, depth in DEPTHS.items()}
+TURNED = ("bf16", "f16")
+"""The types whose matrices may be transposed in shared memory."""
 SWIZZLES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
@@ -22,7 +27,7 @@ def product(name, columns, kind, *, a="descriptor", flags=(1, 1, 0, 0)):
         parameter, used = "const uint32_t* a", 4
         operand = "{" + ", ".join(f"%{count + k}" for k in range(4)) + "}"
         given = ", ".join(f'"r"(a[{k}])' for k in range(4))
-    transposes = {"tf32": 0, "descriptor": 2, "registers": 1}[kind if kind == "tf32" else a]
+    transposes = {"descriptor": 2, "registers": 1}[a] if kind in TURNED else 0
     constants = ", ".join(map(str, [*flags[:2], *flags[4 - transposes :]]))
     return f"""
 __device__ __forceinline__ void {name}(float (&d)[{count}], {parameter}, uint64_t b,
@@ -111,6 +116,9 @@ def encoded(values, kind):
     """Return elements that are exact in `kind` as unsigned integers."""
     if kind == "f16":
         return values.astype("<f2").view("<u2")
+    if kind in ("e4m3", "e5m2"):
+        dtype = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[kind]
+        return rounded_to(values.astype(np.float64), dtype)
     words = values.astype("<f4").view("<u4")
     return (words >> 16).astype("<u2") if kind == "bf16" else words
 

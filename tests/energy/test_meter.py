@@ -726,3 +726,28 @@ def test_a_card_is_not_heated_beside_other_work_right_after_a_run(device, repeat
         assert asked == [1]
     with EnergyMeter(device, MeterSettings(preheat_s=0.0)).heating():
         assert asked == [1]
+
+
+@pytest.mark.parametrize(("warmup_s", "most_s"), [(0.3, 0.55), (0.6, 0.85)])
+def test_a_heat_up_that_need_not_show_a_steady_power_is_as_short_as_asked_for(
+    device, repeat, warmup_s, most_s
+):
+    short = MeterSettings(
+        warmup_s=warmup_s,
+        warmup_max_s=warmup_s,
+        min_trials=3,
+        min_measure_s=0.3,
+        relative_half_width=0.05,
+        steady_slope_per_s=math.inf,
+        preheat_s=0.0,
+    )
+    meter = EnergyMeter(device, short)
+    with repeat() as repeater:
+        for _ in range(3):  # until it has learned when the counter advances
+            begin_s = device.clock.now_s()
+            reading = meter.measure(repeater)
+            took_s = device.clock.now_s() - begin_s
+            device.clock.sleep_s(0.2)
+    heat_s = took_s - sum(trial.seconds for trial in reading.trials)
+    assert warmup_s < heat_s < most_s
+    assert len(reading.trials) == 3

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from msgspec import structs
 
 from pytest_gpuenergy.energy import (
-    Cooling,
+    KnownCooling,
     Leakage,
     Settling,
     ThermalModel,
@@ -266,7 +266,7 @@ def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(drift, cou
 
 
 @functools.cache
-def remembered(sink_k_per_w: float) -> Cooling:
+def remembered(sink_k_per_w: float) -> KnownCooling:
     """What is known about a card after a session of a minute."""
     card = Card(sink_k_per_w=sink_k_per_w)
     model = ThermalModel(card.rest())

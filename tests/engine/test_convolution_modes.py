@@ -13,7 +13,7 @@ from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import (
     CONV_LAYOUTS,
-    MODES,
+    CONV_MODES,
     Conv2d,
     numbers,
     rounded_to,
@@ -31,7 +31,7 @@ def convolutions(draw: st.DrawFn, **fixed: Any) -> Conv2d:
     n, groups, outs, ins = (draw(st.integers(1, 3)) for _ in range(4))
     sizes = (n, h, w, groups * outs, groups * ins, kh, kw, strides, padding, dilation, groups)
     options = {
-        "mode": st.sampled_from(MODES),
+        "mode": st.sampled_from(CONV_MODES),
         "layout": st.sampled_from(CONV_LAYOUTS),
         "bias": st.booleans(),
         "relu": st.booleans(),

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("torch") is None, reason="needs the module torch"),
 ]
 
-MODES: Any = ["float32", "tf32", "float16", "bfloat16"]
+CONV_MODES: Any = ["float32", "tf32", "float16", "bfloat16"]
 SHAPES = {
     "one": (1, 1, 1, 1, 1, 1, 1, 1, 0),
     "odd": (2, 13, 11, 7, 5, 3, 2, 2, 1),
@@ -64,7 +64,7 @@ def verify_some(gpu: Device, conv: Conv2d) -> None:
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_algorithms_are_right(gpu, shape, mode, layout):
     verify_some(gpu, Conv2d.of(shape, *SHAPES[shape]).varied(mode=mode, layout=layout))
@@ -72,7 +72,7 @@ def test_algorithms_are_right(gpu, shape, mode, layout):
 
 @pytest.mark.parametrize("options", [{"bias": True}, {"relu": True}, {"bias": True, "relu": True}])
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("shape", ["odd", "deep"])
 def test_bias_and_relu_are_right_fused_or_not(gpu, shape, mode, layout, options):
     conv = Conv2d.of(shape, *SHAPES[shape]).varied(mode=mode, layout=layout, **options)

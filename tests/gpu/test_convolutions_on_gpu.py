@@ -17,7 +17,7 @@ from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d
 
 pytestmark = pytest.mark.gpu
 
-MODES = ("3xtf32", "tf32", "float16", "bfloat16")
+CONV_MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 SIZES = [
     pytest.param((1, 56, 56, 64, 64, 3, 3, 1, 1), id="3x3"),
     pytest.param((2, 27, 31, 40, 24, 5, 3, 2, 2, 1, 4), id="groups-stride-2"),
@@ -54,7 +54,7 @@ def gpu() -> Iterator[Device]:
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     conv = Conv2d.of("c", *sizes, mode=mode, layout=layout, bias=True, relu=True)
@@ -72,7 +72,7 @@ def test_offered_parameters_are_right(gpu, sizes, mode, layout):
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("template", INSTRUCTIONS)
 def test_machine_code_shows_which_tensor_cores_are_used(gpu, template, mode, layout):
     conv, kind = (
@@ -98,7 +98,7 @@ def tried(gpu: Device, conv: Conv2d) -> list[TemplateParameters[Conv2d]]:
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 def test_the_first_kernels_are_right(gpu, mode, layout):
     options = {"mode": mode, "layout": layout}
     convs = [

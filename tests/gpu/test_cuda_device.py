@@ -16,6 +16,8 @@ from pytest_gpuenergy.energy import (
     PowerSamples,
     average_power_mw,
     instant_power_mw,
+    power_by_samples_w,
+    processes_on,
     read_conditions,
 )
 from pytest_gpuenergy.engine import Harness, Subject, seeded_arenas, verify_on_device
@@ -441,3 +443,21 @@ def test_no_clock_is_locked_where_writes_are_denied(device):
     clock_mhz = supported_clocks(device)[0]
     with pytest.raises(WritesDeniedError):
         Lease(device).set(Setpoint(sm_clock_mhz=clock_mhz))
+
+
+def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device, record_property):
+    heater = device.heater()
+    if heater is None:
+        pytest.skip("only one process may use this GPU")
+    before = processes_on(device)
+    with heater as repeater:
+        repeater.start()
+        verify_on_device(device, kernel(), workload())
+        device.clock.sleep_s(1.0)
+        power_w = power_by_samples_w(device, 0.4)
+        repeater.stop()
+    device.renew()
+    assert power_w is not None
+    record_property("heater_w", round(power_w))
+    assert power_w > 0.3 * read_limits(device).current_w
+    assert len(processes_on(device) - before) <= 1  # this process, if it has a context now

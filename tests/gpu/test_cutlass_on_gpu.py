@@ -17,7 +17,7 @@ from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import cutlass_candidates, find_headers
 from pytest_gpuenergy.tuning import CardResources, card_resources
-from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
+from pytest_gpuenergy.workloads import CONV_MODES, LAYOUTS, Gemm
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,14 +61,14 @@ def gpu(headers: Headers) -> Iterator[Device]:
         card = card_resources(device)
         products = [
             product(sizes, layout, mode)
-            for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, MODES)
+            for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, CONV_MODES)
         ]
         device.prepare([one for gemm in products for one in some(gemm, card, headers)])
         yield device
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_candidates_are_right(gpu, headers, sizes, mode, layout):
     gemm = product(sizes, layout, mode)
@@ -77,7 +77,7 @@ def test_candidates_are_right(gpu, headers, sizes, mode, layout):
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 def test_machine_code_shows_whether_tensor_cores_are_used(gpu, headers, mode):
     gemm = Gemm("g", 512, 512, 512, mode=mode)
     for one in some(gemm, card_resources(gpu), headers):

@@ -61,10 +61,13 @@ def test_an_export_makes_the_same_calls(tmp_path, run, capsys):
     assert main(["profile", model, *SMALL, "--out", str(first), "--export", file]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "exported to" in one]
     same, _, calls = line.partition(": ")[2].partition(" calls")[0].partition(" of ")
-    assert same == calls != "0"
+    # transformers 5 makes a tensor of a number in each step, by a copy from the host. An export has
+    # it as a constant, which is copied on the GPU.
+    assert int(calls) - 3 <= int(same) <= int(calls) != 0
     assert main(["profile", file, "--out", str(again)]) == 0
     kernels = [
         {json.loads(one)["name"] for one in path.read_text().splitlines()}
         for path in (folder / "unique_kernels_compute.jsonl" for folder in (first, again))
     ]
-    assert kernels[0] == kernels[1]
+    assert all(name.startswith("Memcpy") for name in kernels[0] ^ kernels[1])
+    assert kernels[0] & kernels[1]

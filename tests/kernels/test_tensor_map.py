@@ -37,8 +37,6 @@ KERNEL = Kernel(
         ({"box": (60, 128)}, "rows of 120 bytes in the box are no multiple of 16"),
         ({"box": (128, 128)}, "rows of 256 bytes in the box do not fill 128"),
         ({"swizzle_bytes": 100}, "its swizzle is 100 instead of"),
-        ({"offset_bytes": 8}, "its offset of 8 bytes is no multiple of 16"),
-        ({"offset_bytes": -16}, "its offset is -16 instead of a number of bytes"),
     ],
 )
 def test_a_map_that_cannot_exist_is_refused(change, problem):
@@ -94,9 +92,7 @@ def test_corners_are_limited_by_the_rank(rank, limit):
 
 
 def test_it_knows_its_bytes():
-    farther = replace(MAP, strides_bytes=(2000,))
-    assert farther.nbytes == 511 * 2000 + 640 * 2
-    assert replace(farther, offset_bytes=48).nbytes == farther.nbytes + 48
+    assert replace(MAP, strides_bytes=(2000,)).nbytes == 511 * 2000 + 640 * 2
 
 
 def test_a_map_is_part_of_what_a_kernel_is():
@@ -110,13 +106,11 @@ def test_what_im2col_visits_is_part_of_what_a_kernel_is():
     assert len({kernel.digest for kernel in kernels}) == len(walks)
 
 
-def test_a_map_of_tiles_has_the_content_that_it_had_before_im2col_and_offsets():
-    assert not {"im2col", "offset_bytes"} & MAP.content.keys()
+def test_a_map_of_tiles_has_the_content_that_it_had_before_im2col():
+    assert "im2col" not in MAP.content
 
 
-@pytest.mark.parametrize(
-    "given", [MAP, IMAGES, replace(MAP, offset_bytes=32)], ids=["tiles", "im2col", "offset"]
-)
+@pytest.mark.parametrize("given", [MAP, IMAGES], ids=["tiles", "im2col"])
 def test_a_launch_plan_keeps_it(tmp_path, given):
     kernel = replace(KERNEL, tensor_maps=(given,))
     (tmp_path / "f.cu").write_text(kernel.source)

@@ -23,6 +23,7 @@ from pytest_gpuenergy.replay import (
     gaps_key,
     module_level,
     read_calls,
+    read_profile,
     replayed_key,
     savings,
     step_key,
@@ -189,6 +190,33 @@ def test_only_calls_in_a_module_count_for_it():
         modules=("norm", "head"),
     )
     assert (found.parts[0].calls, found.residual_mj) == (2, 0.0)
+
+
+QWEN = BLOOM.parent / "qwen2-0.5b"
+
+
+def qwen_account(step: int, level: str) -> Account:
+    """An account of the recorded figures of Qwen2-0.5B's configuration on an H200."""
+    profile, calls = read_profile(QWEN), read_calls(QWEN)
+    lines = (QWEN / "results/measurements.jsonl").read_bytes().splitlines()
+    found = [msgspec_json.decode(line, type=Measurement) for line in lines]
+    measured = {replayed_key(one): one for one in found}
+    whole = measured[step_key(step, level)]
+    return account_for_step(
+        *(step, level, whole, calls, measured, 126.0, profile.tokens(step)), profile.modules
+    )
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["prefill", "decode"])
+@pytest.mark.parametrize(
+    "level",
+    [GRAPH, LAYERS, *map(module_level, ("lm_head", "model.norm", "model.rotary_emb"))],
+)
+def test_the_account_of_a_model_with_masks_in_its_graph_closes(step, level):
+    found = qwen_account(step, level)
+    assert found.coverage == 1.0
+    assert abs(found.energy_error) < 0.03
+    assert found.is_within_intervals
 
 
 class TestGapPower:

@@ -118,6 +118,13 @@ def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
     judged = held_out(trials, [])
     assert seen == [{(1024,) * 3}, {(512,) * 3}]
     assert [one.group[2] for one in judged] == [(512,) * 3, (1024,) * 3]
+    folded = held_out(
+        [*trials, *(replace(one, gemm=replace(one.gemm, M=64)) for one in trials)], [], 2
+    )
+    assert len(seen) == 4
+    assert seen[2].isdisjoint(seen[3])
+    assert len(seen[2] | seen[3]) == 4
+    assert len(folded) == 4
 
 
 @pytest.mark.parametrize("line", ["{}", "no JSON", "[]", json.dumps({"gpu": "g", "workload": {}})])

@@ -18,7 +18,7 @@ from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import (
     CASES,
     CONV_LAYOUTS,
-    MODES,
+    CONV_MODES,
     Conv2d,
     ErrorBound,
     Gemm,
@@ -63,7 +63,7 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
     assume(h + 2 * padding > dilation * (kh - 1) and w + 2 * padding > dilation * (kw - 1))
     n, groups, outs, ins = (draw(st.integers(1, 3)) for _ in range(4))
     sizes = (n, h, w, groups * outs, groups * ins, kh, kw, strides, padding, dilation, groups)
-    options = {"mode": st.sampled_from(MODES), "layout": st.sampled_from(CONV_LAYOUTS)}
+    options = {"mode": st.sampled_from(CONV_MODES), "layout": st.sampled_from(CONV_LAYOUTS)}
     options |= {"bias": st.booleans(), "relu": st.booleans()}
     return Conv2d.of("any", *sizes, **draw(st.fixed_dictionaries(options)))
 
@@ -244,7 +244,7 @@ def test_references_of_a_network_take_seconds(name):
     assert time.process_time() - begin_s < 10
 
 
-OPTIONS = [{"mode": mode} for mode in MODES[1:]] + [
+OPTIONS = [{"mode": mode} for mode in CONV_MODES[1:]] + [
     {"layout": "nhwc"},
     {"bias": True},
     {"mode": "float16", "layout": "nhwc", "bias": True, "relu": True},
@@ -286,7 +286,7 @@ def test_an_error_below_the_bound_is_found_by_the_twin():
             compare(outputs, right, one.io.bounds, 0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", CONV_MODES)
 def test_a_mode_means_what_it_means_for_products(mode):
     workload = Conv2d.of("x", *SIZES, mode=mode)
     gemm = Gemm("g", 4, 64, 27, mode=mode)

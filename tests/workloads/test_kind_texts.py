@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
     CONV_LAYOUTS,
+    CONV_MODES,
     KINDS,
     LAYOUTS,
     MODES,
@@ -38,7 +39,7 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
     image, ins, outs = draw(st.integers(9, 40)), draw(small), draw(small)
     strides, padding, dilation, groups = draw(small), draw(small), draw(small), draw(small)
     sizes = (1, image, image, outs * groups, ins * groups, 3, 3, strides, padding)
-    mode, layout = draw(st.sampled_from(MODES)), draw(st.sampled_from(CONV_LAYOUTS))
+    mode, layout = draw(st.sampled_from(CONV_MODES)), draw(st.sampled_from(CONV_LAYOUTS))
     bias, relu = draw(st.booleans()), draw(st.booleans())
     options = {"mode": mode, "layout": layout, "bias": bias, "relu": relu}
     return Conv2d.of("c", *sizes, dilation, groups, **options)

@@ -11,7 +11,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.workloads import (
     CASES,
     CONV_LAYOUTS,
-    MODES,
+    CONV_MODES,
     Conv2d,
     choose_workloads,
     find_workload,
@@ -24,7 +24,7 @@ from pytest_gpuenergy.workloads import (
 
 OPTIONS = st.fixed_dictionaries(
     {
-        "mode": st.sampled_from(MODES),
+        "mode": st.sampled_from(CONV_MODES),
         "layout": st.sampled_from(CONV_LAYOUTS),
         "bias": st.booleans(),
         "relu": st.booleans(),

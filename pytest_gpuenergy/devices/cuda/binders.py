@@ -32,7 +32,7 @@ from pytest_gpuenergy.kernels import (
     TritonKernel,
 )
 from pytest_gpuenergy.support import KernelFault, Outcome, cache_dir, write_atomically
-from pytest_gpuenergy.workloads import BFLOAT16, IoContract, Tensor, stored_as
+from pytest_gpuenergy.workloads import BFLOAT16, FLOAT8, IoContract, Tensor, stored_as
 
 _T = TypeVar("_T")
 
@@ -282,6 +282,9 @@ def _torch_tensors(job: Job, payloads: Mapping[str, Any]) -> dict[str, Any]:
 
     def tensor_of(tensor: Tensor) -> Any:
         payload = payloads[tensor.name]
+        if tensor.dtype in FLOAT8:
+            bits = torch.as_tensor(payload.view(np.uint8).reshape(tensor.shape), device="cuda")
+            return bits.view(getattr(torch, tensor.dtype))
         if tensor.dtype != BFLOAT16:
             return torch.as_tensor(
                 payload.view(stored_as(tensor.dtype)).reshape(tensor.shape), device="cuda"
@@ -396,7 +399,7 @@ def _check(message: bytes | None, outcome: Outcome) -> None:
 
 # Values of enumerations in cuda.h.
 _TYPES: Mapping[MapType, int] = {
-    "uint8": 0,
+    **dict.fromkeys(("uint8", "float8_e4m3fn", "float8_e5m2"), 0),
     "int32": 3,
     "int64": 5,
     "float16": 6,
@@ -437,7 +440,7 @@ def encoded_map(tensor_map: TensorMap, address: int, encode: Encode | None = Non
         ctypes.c_void_p(room.ctypes.data + at),
         ctypes.c_int(_TYPES[tensor_map.dtype]),
         ctypes.c_uint32(dimensions),
-        ctypes.c_void_p(address + tensor_map.offset_bytes),
+        ctypes.c_void_p(address),
         (ctypes.c_uint64 * dimensions)(*tensor_map.dims),
         (ctypes.c_uint64 * max(1, dimensions - 1))(*tensor_map.strides_bytes),
         *box,

@@ -25,16 +25,31 @@ _MAX_ALGORITHMS = 64
 """The largest number of algorithms that cuBLASLt is asked to offer."""
 _TRANSPOSED = 1  # CUBLAS_OP_T
 _FLOAT32 = 0  # CUDA_R_32F
-_CUDA_TYPES = {"float32": _FLOAT32, "float16": 2, "bfloat16": 14}  # cudaDataType
+_CUDA_TYPES = {  # cudaDataType
+    "float32": _FLOAT32,
+    "float16": 2,
+    "bfloat16": 14,
+    "float8_e4m3fn": 28,
+    "float8_e5m2": 29,
+}
+_SCALE_MODES = {"tensor": (0, 0), "row": (3, 3), "block": (4, 5)}
+"""The values of ``cublasLtMatmulMatrixScale_t`` for the scales of A and of B: one for all elements,
+one for each row of A or column of B, and one for 128 elements along K or for 128 x 128."""
 _ADDED_IN_FLOAT32 = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE. Other schemes round the parts of a split sum to the type
 of the matrices, so that the result is rounded more than once."""
 _EPILOGUES = {"none": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
 _WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS, which is added to these numbers
+_POINTERS = {
+    "bias": "BIAS_POINTER",
+    "a_scale": "B_SCALE_POINTER",
+    "b_scale": "A_SCALE_POINTER",
+}
+"""The attribute that has the address of a parameter; A is cuBLASLt's second operand."""
 _ALIGNMENT_BYTES = 256
 """The alignment of addresses that cuBLASLt takes for granted (``cublasLtMatmulPreference_t``)."""
 _SOMEWHERE = 256
-"""The address of a bias while algorithms are chosen, before there is one: it is not read."""
+"""The address of a parameter while algorithms are chosen, before there is one: it is not read."""
 _TENSOR_CORES = 0xFE  # CUBLASLT_NUMERICAL_IMPL_FLAGS_TENSOR_OP_MASK
 _ONE, _ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
 _CONFIGURATION = {
@@ -97,8 +112,8 @@ class _PlannedPart:
         a, b = (addresses["a"], problem.a), (addresses["b"], problem.b)
         c = (addresses["c"], problem.c)
         addend = (addresses.get("residual", addresses["c"]), problem.c)
-        if "bias" in addresses:
-            _set_bias(problem.operation, addresses["bias"])
+        for parameter in _POINTERS.keys() & addresses.keys():
+            _set_pointer(problem.operation, parameter, addresses[parameter])
         one, zero, algorithm = (x.ctypes.data for x in (_ONE, _ZERO, self.algorithm))
         workspace = (addresses["workspace"], workspace_bytes)
         factors = (one, *b, *a, one if "residual" in addresses else zero)
@@ -399,8 +414,18 @@ def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
         library.matmul_desc_set_attribute(
             operation, attributes.EPILOGUE, number.ctypes.data, number.nbytes
         )
-    if biased:
-        _set_bias(operation, _SOMEWHERE)
+    if options["scaling"]:
+        if options["scaling"] not in _SCALE_MODES:
+            raise KernelFault("constraints", f"{call.label} has no scaling {options['scaling']}.")
+        of_a, of_b = _SCALE_MODES[str(options["scaling"])]
+        for attribute, value in (
+            (attributes.A_SCALE_MODE, np.array([of_b], np.int32)),
+            (attributes.B_SCALE_MODE, np.array([of_a], np.int32)),
+            (attributes.FAST_ACCUM, np.array([options["fast_accumulation"]], np.int8)),
+        ):
+            library.matmul_desc_set_attribute(operation, attribute, value.ctypes.data, value.nbytes)
+    for parameter in _POINTERS.keys() & call.tensors.keys():
+        _set_pointer(operation, parameter, _SOMEWHERE)
     if biased and len(c.shape) > 2:
         distance = np.array([columns], np.int64)
         library.matmul_desc_set_attribute(
@@ -429,9 +454,9 @@ def _layout(tensor: Tensor, stored: tuple[int, int], *, batched: bool) -> int:
     return layout
 
 
-def _set_bias(operation: int, address: int) -> None:
+def _set_pointer(operation: int, parameter: str, address: int) -> None:
     pointer = np.array([address], np.uint64)
-    attribute = _library().MatmulDescAttribute.BIAS_POINTER
+    attribute = _library().MatmulDescAttribute[_POINTERS[parameter]]
     _library().matmul_desc_set_attribute(operation, attribute, pointer.ctypes.data, pointer.nbytes)
 
 

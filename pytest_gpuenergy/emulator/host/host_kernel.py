@@ -84,6 +84,7 @@ class HostKernel:
         self._results: list[Array] = []
         self._earlier: list[Array] = []
         self._written: list[Places] = []
+        self._unwritten: list[Places] = []
 
     @property
     def thresholds(self) -> Collection[Threshold]:
@@ -116,6 +117,13 @@ class HostKernel:
             self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
         if self._stride or self._launch_s > _AFFORDABLE_S:  # a later run may be faster
             self._keep(self._results)
+        if self._written:
+            # Where a part writes what was there before, so may the others.
+            parts = zip(self._written, self._earlier, self._results, strict=True)
+            self._unwritten = [
+                np.flatnonzero(old == new) if written.size else written
+                for written, old, new in parts
+            ]
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch the kernel or a part of it again; yield the number of launches so far."""
@@ -130,12 +138,13 @@ class HostKernel:
                 return
             self._before()
             self._launch(fresh=False, stride=self._stride)
-            # Elsewhere the outputs are those of the latest run.
-            parts = zip(self._outputs, self._written, self._results, strict=True)
-            for arena, written, result in parts:
+            # Elsewhere the outputs are those of the latest run, but for what it left as it was.
+            parts = zip(self._outputs, self._written, self._unwritten, self._results, strict=True)
+            for arena, written, unwritten, result in parts:
                 words = arena.words(writable=True)
-                new = words[written]
+                new, old = words[written], words[unwritten]
                 words[:] = result
+                words[unwritten] = old
                 words[written] = new
         elif self._launch_s > _WHOLE_S:
             return

@@ -153,10 +153,9 @@ def _word(name: str) -> str:
 def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
     """Return a map as the plan has it.
 
-    That is the tensor's number, the map's offset in bytes, rank, swizzle and whether it is of
-    im2col; extent and stride in bytes of each dimension; the box; and for im2col the lower and
-    upper corner and stride of each dimension of an image. It is empty if no launch takes the
-    tensor.
+    That is the tensor's number, rank, swizzle and whether it is of im2col; extent and stride in
+    bytes of each dimension; the box; and for im2col the lower and upper corner and stride of each
+    dimension of an image. It is empty if no launch takes the tensor.
     """
     number = numbers.get(given.tensor)
     if number is None:
@@ -168,12 +167,7 @@ def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> 
             f"{sizes[number]}.",
         )
     walk = given.im2col
-    words: list[int] = [
-        given.offset_bytes,
-        len(given.dims),
-        given.swizzle_bytes,
-        int(walk is not None),
-    ]
+    words: list[int] = [len(given.dims), given.swizzle_bytes, int(walk is not None)]
     for dimension in zip(given.dims, (given.itemsize, *given.strides_bytes), strict=True):
         words += dimension
     words += given.box

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
+from functools import lru_cache
 from heapq import heappop, heappush
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,15 +77,7 @@ class Event(Struct, frozen=True, gc=False):
 
         Our words are ``kernel``, ``copy``, ``set``, ``call``, ``operator`` and ``annotation``.
         """
-        found = (self.cat or "").lower()
-        if found in ("cuda_runtime", "cuda_driver", "runtime", "driver"):
-            return "call"
-        if found in ("cpu_op", "operator"):
-            return "operator"
-        if found == "user_annotation":
-            return "annotation"
-        found = found.removeprefix("gpu_")
-        return _KINDS.get(found, found)
+        return _category(self.cat)
 
     @property
     def end(self) -> float:
@@ -98,8 +91,25 @@ class Event(Struct, frozen=True, gc=False):
 
     def arg(self, *names: str) -> Any:
         """Return the first of the named arguments that the event has; None if it has none."""
-        values = self.args or {}
-        return next((values[name] for name in names if name in values), None)
+        if (values := self.args) is not None:
+            for name in names:
+                if name in values:
+                    return values[name]
+        return None
+
+
+@lru_cache(maxsize=256)
+def _category(named: str | None) -> str:
+    """Return our word for a category of a trace, which has few."""
+    found = (named or "").lower()
+    if found in ("cuda_runtime", "cuda_driver", "runtime", "driver"):
+        return "call"
+    if found in ("cpu_op", "operator"):
+        return "operator"
+    if found == "user_annotation":
+        return "annotation"
+    found = found.removeprefix("gpu_")
+    return _KINDS.get(found, found)
 
 
 class _Moment(Struct, gc=False):
@@ -379,6 +389,15 @@ def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Ar
             thread.enter(event)
 
 
+@lru_cache(maxsize=1024)
+def _annotated(name: str) -> tuple[tuple[tuple[str, int], ...], str | None]:
+    """Return the numbers by key, and the phase, that the name of an annotation tells."""
+    lower = name.lower()
+    hits = ((key, form.search(lower)) for key, form in _NUMBERS.items())
+    numbers = tuple((key, int(hit[1])) for key, hit in hits if hit)
+    return numbers, next((word for word in PHASES if word in lower), None)
+
+
 class _Thread:
     """The events that are open on a thread of the host; they may end in any order.
 
@@ -423,11 +442,9 @@ class _Thread:
         if event.category == "operator":
             self._operators.append((self._entered, event))
         else:
-            name = event.name.lower()
-            for key, form in _NUMBERS.items():
-                if hit := form.search(name):
-                    self._numbers[key].append((self._entered, int(hit[1])))
-            phase = next((word for word in PHASES if word in name), None)
+            numbers, phase = _annotated(event.name)
+            for key, number in numbers:
+                self._numbers[key].append((self._entered, number))
         self._phases[phase] += 1
         self._lasting[self._entered] = phase
         heappush(self._ends, (event.end, self._entered))
@@ -486,9 +503,11 @@ def _external(event: Event) -> int | None:
 
 def _whole(value: object) -> int | None:
     """Return a whole number, which some profilers write as text; None for anything else."""
+    if type(value) is int:  # of most of the numbers in a trace
+        return value
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return None
 
 
 def _sizes(value: object) -> Sizes | None:

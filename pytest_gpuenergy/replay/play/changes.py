@@ -113,12 +113,17 @@ def rows_read(reads: ResultReads, number: int, call: LiveCall) -> tuple[int, int
 def changes_of(
     call: UniqueCall, calls: Sequence[LiveCall], reads: ResultReads
 ) -> Iterator[ChangedCall]:
-    """Yield the changes of a call, each with the calls that stand for it in turn."""
+    """Yield the changes of a call.
+
+    Args:
+        call: The call.
+        calls: The calls that stand for it, in turn.
+        reads: What was read of results in a run that numbers calls as `UniqueCall.replayed_turns`.
+    """
     first = calls[0]
     if not _is_linear(first):
         return
-    turns = call.replayed_turns
-    rows = rows_read(reads, turns[0], first) if call.turns else None
+    rows = rows_read(reads, call.replayed_turns[0], first)
     if rows is not None:
         low, high = rows
         yield ChangedCall(

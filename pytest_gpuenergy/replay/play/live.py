@@ -287,9 +287,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 return workloads.changed(key, label, repeat, len(functions))
 
             with torch.inference_mode():
-                reads = ResultReads(program.modules)
-                with reads:
-                    program.run(inputs, max(steps) + 1)
+                reads = [ResultReads(program.modules), ResultReads(program.modules)]
+                for in_graph, noting in enumerate(reads):
+                    with told_of_capture(bool(in_graph)), noting:
+                        program.run(inputs, max(steps) + 1)
                 for step, whole, _ in captured:
                     if profile.graph_differs:
                         key = f"{step_key(step, GRAPH)}-from-host"
@@ -298,6 +299,20 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                             *(step_key(step, GRAPH), key, {step: 1}),
                         )
                         yield PlannedChange(change, [item(key, GRAPH, [with_calls_of_host(whole)])])
+                for call in most_energy(calls, measured, steps):
+                    if call.id not in turns:
+                        continue
+                    own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
+                    for found in changes_of(call, own, reads[0 if call.turns else 1]):
+                        change = Change(
+                            f"{call.operator}: {found.words}",
+                            *(call.id, f"{call.id}-{found.name}"),
+                            {step: n for step, n in call.in_graph.steps.items() if step in steps},
+                            found.error,
+                        )
+                        changed = item(change.after, call.operator, found.calls)
+                        yield PlannedChange(change, [changed])
+                for step, whole, _ in captured:
                     with told_of_capture(True):
                         fusible = fusible_modules(program.layers, whole, _FUSED)
                     for number, group in enumerate(fusible):
@@ -314,19 +329,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         now = item(before, group.name, group.plain())
                         fused = item(change.after, group.name, functions)
                         yield PlannedChange(change, [now, fused])
-                for call in most_energy(calls, measured, steps):
-                    if call.id not in turns:
-                        continue
-                    own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
-                    for found in changes_of(call, own, reads):
-                        change = Change(
-                            f"{call.operator}: {found.words}",
-                            *(call.id, f"{call.id}-{found.name}"),
-                            {step: n for step, n in call.in_graph.steps.items() if step in steps},
-                            found.error,
-                        )
-                        changed = item(change.after, call.operator, found.calls)
-                        yield PlannedChange(change, [changed])
 
         def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""

@@ -79,7 +79,7 @@ _SLIGHT = dataclasses.replace(
     _BRIEF,
     warmup_s=0.3,
     warmup_max_s=0.3,
-    steady_slope_per_s=0.2,
+    steady_slope_per_s=math.inf,
     min_trials=3,
     min_measure_s=0.3,
     max_measure_s=0.6,
@@ -96,7 +96,7 @@ _FROM_HOST = MeterSettings(
 not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
-_IDLE_S = 3.0
+_IDLE_S, _IDLE_BRIEF_S = 3.0, 1.0
 _GAP_SHARE = 1.5
 """The time of the gaps after a call, as a multiple of the call's time.
 
@@ -404,7 +404,7 @@ class RankReplay:
         device.clock.sleep_s(_IDLE_AFTER_S)
         begin = source.probe()
         end = begin
-        while end.time_s - begin.time_s < _IDLE_S:
+        while end.time_s - begin.time_s < (_IDLE_BRIEF_S if self.options.brief else _IDLE_S):
             end = source.next_edge(1)
         return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
 

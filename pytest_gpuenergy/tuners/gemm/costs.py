@@ -29,7 +29,12 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         step_cycles: the cycles of the barrier and the addresses of a step.
         loaded_bytes_per_cycle: the bytes that a multiprocessor gets from the L2 in a cycle while
             all multiprocessors load.
-        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle.
+        memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle, which
+            only estimates of products with few rows know.
+        few_rows_share: the time of a product with few rows, which waits for memory, relative to
+            what the estimate says. The trials to which the other templates are fitted found their
+            matrices in the L2, and most had many rows. 1.6 is the median of ten products of up to
+            64 rows on an H200, which took 1.4 to 1.9 times as long (docs/notes/decoding.md).
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -66,6 +71,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
     memory_bytes_per_cycle: float = 18.0
+    few_rows_share: float = 1.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0

@@ -19,7 +19,9 @@ from pytest_gpuenergy.workloads import Gemm
 SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _SHARPNESS = 8
-"""The sharpness of the corner where the power limit begins to hold a product back."""
+"""The sharpness of the corner where the power limit or memory begins to hold a product back."""
+FEW_ROWS = 64
+"""The most rows of a product that takes as long as B takes to come from memory."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,13 @@ def product_cycles(
         total += costs.launch_cycles + parts / costs.parts_bytes_per_cycle
     every = tiling.tiles(gemm) * tiling.steps(gemm) * tiling.cluster_blocks
     limited = step.energy_cycles * every / card.multiprocessors
-    return float(total * (1 + (limited / total) ** _SHARPNESS) ** (1 / _SHARPNESS))
+    bounds = [limited]
+    if max(gemm.groups or (gemm.M,)) <= FEW_ROWS:
+        total *= costs.few_rows_share
+        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
+        bounds.append(costs.start_cycles + costs.first_cycles + moved)
+    others = sum((bound / total) ** _SHARPNESS for bound in bounds)
+    return float(total * (1 + others) ** (1 / _SHARPNESS))
 
 
 def copying_cycles(nbytes: int, card: CardResources, costs: Costs) -> float:

@@ -69,7 +69,7 @@ def advise_tiles(gemm: Gemm, gpu_name: str, capability: int) -> tuple[tuple[Tile
         The tiles, the most promising first, and why the package gave none although it is installed;
         empty otherwise.
     """
-    if find_spec(_MODULE) is None:
+    if find_spec(_MODULE) is None or gemm.mode not in _PRECISIONS:
         return (), ""
     words = set(re.split(r"[\s-]+", gpu_name.upper()))
     gpu = next((gpu for known, gpu in _GPUS.items() if words.issuperset(known)), None)

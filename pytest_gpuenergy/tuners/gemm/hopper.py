@@ -19,12 +19,10 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_first_launch
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, stored_as
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
-SECTOR_BYTES = 32
-"""The bytes that the L2 gives at once."""
 ROW_BYTES = 16
 """The distance of rows in a matrix that a tensor map describes is a multiple of this."""
 
@@ -34,20 +32,9 @@ def can_be_mapped(gemm: Gemm, row: int) -> bool:
     return row * gemm.element_bytes % ROW_BYTES == 0
 
 
-def along_k(gemm: Gemm) -> frozenset[str]:
-    """Return the names of the operands whose rows lie along K."""
-    return frozenset("A" * (not gemm.a_transposed) + "B" * gemm.b_transposed)
-
-
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
-def unaligned(gemm: Gemm) -> frozenset[str]:
-    """Return the names of the operands that a tensor map cannot describe as they are."""
-    rows = {"A": gemm.lda, "B": gemm.ldb}
-    return frozenset(name for name, row in rows.items() if not can_be_mapped(gemm, row))
-
-
-@functools.lru_cache(maxsize=16)
-def padded_copies(gemm: Gemm, names: frozenset[str]) -> Mapping[str, Tensor]:
+@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
+def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
     """Return copies of operands with rows that tensor maps can describe, by the operands' names."""
     pieces = ROW_BYTES // gemm.element_bytes
     lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
@@ -59,7 +46,7 @@ def padded_copies(gemm: Gemm, names: frozenset[str]) -> Mapping[str, Tensor]:
             "workspace",
         )
         for tensor in gemm.inputs
-        if tensor.name in names
+        if tensor.name in lengths and not can_be_mapped(gemm, tensor.shape[-1])
     }
 
 
@@ -69,8 +56,10 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
     Where there are several products, it has a third dimension, so that no box has parts of two
     matrices; groups have one A and one C.
     """
-    box: tuple[int, ...] = (LINE_BYTES // gemm.element_bytes, height)
-    strides: tuple[int, ...] = (gemm.element_bytes * row,)
+    dtype = gemm.output_type if tensor == "C" else gemm.dtype
+    itemsize = stored_as(dtype).itemsize
+    box: tuple[int, ...] = (LINE_BYTES // itemsize, height)
+    strides: tuple[int, ...] = (itemsize * row,)
     if gemm.products > 1:
         matrices = gemm.products if gemm.is_batch or tensor == "B" else 1
         strides, box = (*strides, strides[0] * dims[1]), (*box, 1)
@@ -78,38 +67,12 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
     return TensorMap(
         f"{tensor.lower()}_map",
         tensor,
-        gemm.dtype,
+        dtype,
         dims,
         strides,
         box,
         128,
     )
-
-
-def row_views(
-    tensor: str, gemm: Gemm, dims: tuple[int, int], row: int, height: int
-) -> tuple[TensorMap, ...]:
-    """Return maps of every n-th row of a matrix, of which n are a multiple of 16 bytes apart.
-
-    Each begins at the last multiple of 16 bytes before its first row. Of a matrix with fewer rows
-    than maps, the further ones describe the last row: what is read there is not used.
-    """
-    count, (length, rows) = ROW_BYTES // gemm.element_bytes, dims
-    maps = []
-    for view in range(count):
-        first = min(view, rows - 1)
-        before = first * row % count
-        maps.append(
-            replace(
-                matrix_map(
-                    *(tensor, gemm, (length + before, math.ceil((rows - first) / count))),
-                    *(count * row, height // count),
-                ),
-                name=f"{tensor.lower()}_map{view or ''}",
-                offset_bytes=(first * row - before) * gemm.element_bytes,
-            )
-        )
-    return tuple(maps)
 
 
 WARPGROUP = 128
@@ -118,6 +81,8 @@ WARPGROUP_ROWS = 64
 """The rows that a warpgroup computes in one instruction."""
 _ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
+_LINES_OF_PATTERN = 8
+"""The lines after which the pattern of swizzled pieces repeats."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
@@ -154,8 +119,6 @@ class HopperTiling(Tiling):
         cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
             one another.
         cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
-        views: whether rows along K that are no multiple of 16 bytes apart are described by several
-            tensor maps, each of every n-th row, instead of being copied to longer rows first.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
@@ -164,7 +127,7 @@ class HopperTiling(Tiling):
     """The elements by which blocks of a cluster divide a tile: the most of a line."""
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
-    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1, "views": 0}
+    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
 
@@ -176,7 +139,6 @@ class HopperTiling(Tiling):
     whole_tiles: bool = False
     cluster_m: int = 1
     cluster_n: int = 1
-    views: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -249,10 +211,9 @@ class HopperTiling(Tiling):
             return
         tried = set()
         usual = {**cls().numbers, "tile_k": LINE_BYTES // gemm.element_bytes}
-        views = (0, 1) if along_k(gemm) & unaligned(gemm) and gemm.products == 1 else (0,)
-        for numbers, stages, viewed in itertools.product(cls.tiles_tried(), _STAGES, views):
+        for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
             try:
-                base = cls.of({**usual, **numbers, "stages": stages, "views": viewed})
+                base = cls.of({**usual, **numbers, "stages": stages})
             except InputError:
                 continue
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
@@ -307,6 +268,11 @@ class HopperTiling(Tiling):
         return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
 
     @property
+    def text(self) -> str:
+        """The name of the template's text in ``cuda/gemm``."""
+        return self.template
+
+    @property
     def threads(self) -> int:
         return WARPGROUP * (self.consumers + 1)
 
@@ -319,28 +285,24 @@ class HopperTiling(Tiling):
         """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
-    def viewed(self, gemm: Gemm) -> frozenset[str]:
-        """Return the names of the operands that are described by several tensor maps."""
-        views = self.views and gemm.products == 1
-        return along_k(gemm) & unaligned(gemm) if views else frozenset()
+    def copied_rows(self, gemm: Gemm) -> int:
+        """Return the rows of A that a block copies at a time, see ``hopper.cu``.
 
-    def copies(self, gemm: Gemm) -> Mapping[str, Tensor]:
-        """Return the copies of operands that are made first, by the operands' names."""
-        return padded_copies(gemm, unaligned(gemm) - self.viewed(gemm))
+        If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
+        """
+        lines = _LINES_OF_PATTERN * self.cluster_n
+        few = self.tile_m > gemm.M and gemm.element_bytes <= 2 and not gemm.a_transposed
+        return (math.ceil(gemm.M / lines) * lines if few else self.tile_m) // self.cluster_n
 
     def loaded_bytes(self, gemm: Gemm) -> int:
-        """Return the bytes that a block loads for a step; the others of its cluster load more.
-
-        A line that does not begin at a sector of the L2 takes one sector more.
-        """
-        lines = {"A": self.tile_m // self.cluster_n, "B": self.tile_n // self.cluster_m}
-        loaded = gemm.element_bytes * self.tile_k * sum(lines.values())
-        cut = sum(lines[name] for name in self.viewed(gemm))
-        return loaded + gemm.element_bytes * self.tile_k * cut * SECTOR_BYTES // LINE_BYTES
+        """Return the bytes that a block copies for a step; the others of its cluster copy more."""
+        lines = self.copied_rows(gemm) + self.tile_n // self.cluster_m
+        return gemm.element_bytes * self.tile_k * lines
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
-        storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
+        storing = stored / costs.stored_bytes_per_cycle
         loaded = self.loaded_bytes(gemm)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -351,7 +313,7 @@ class HopperTiling(Tiling):
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
-        copied = sum(copy.nbytes for copy in self.copies(gemm).values())
+        copied = sum(copy.nbytes for copy in padded_copies(gemm).values())
         padding = copying_cycles(copied, card, costs) if copied else 0.0
         return product_cycles(gemm, self, card, step, costs) + padding
 
@@ -370,12 +332,11 @@ class HopperTiling(Tiling):
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
             **self.instruction_constants(gemm),
         }
-        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.template}"]
-        constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
-        constants |= {f"{name}_VIEWS": f"{count}" for name, count in self._map_counts(gemm).items()}
-        copies = self.copies(gemm)
+        texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.text}"]
+        copies = padded_copies(gemm)
         if copies:
             texts.append("gemm/pad")
+            constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
             constants["PIECES_OF_THREAD"] = f"{_PIECES_OF_THREAD}"
             pitches = {name: copies[name].shape[-1] if name in copies else 0 for name in "AB"}
             constants |= {f"{name}_PADDED": f"{pitch}" for name, pitch in pitches.items()}
@@ -385,28 +346,18 @@ class HopperTiling(Tiling):
             return kernel
         return with_first_launch(kernel, _padding_launch(copies), copies)
 
-    def _map_counts(self, gemm: Gemm) -> dict[str, int]:
-        """Return the number of tensor maps of each operand, by its name."""
-        viewed = self.viewed(gemm)
-        return {name: ROW_BYTES // gemm.element_bytes if name in viewed else 1 for name in "AB"}
-
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
-        copies, viewed, lying = self.copies(gemm), self.viewed(gemm), along_k(gemm)
+        copies = padded_copies(gemm)
         maps: list[TensorMap] = []
-        for name, rows, distance, tile, parts in (
-            ("A", gemm.M, gemm.lda, self.tile_m, self.cluster_n),
-            ("B", gemm.N, gemm.ldb, self.tile_n, self.cluster_m),
+        for name, rows, distance, along_k, height in (
+            ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
+            ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
         ):
-            if name in viewed:
-                maps += row_views(name, gemm, (gemm.K, rows), distance, tile)
-                continue
             if (copy := copies.get(name)) is not None:
                 distance = copy.shape[-1]
-            dims, height = (rows, gemm.K), self.tile_k
-            if name in lying:
-                dims, height = (gemm.K, rows), tile // parts
-            one = matrix_map(name, gemm, dims, distance, height)
+            dims = (gemm.K, rows) if along_k else (rows, gemm.K)
+            one = matrix_map(name, gemm, dims, distance, height if along_k else self.tile_k)
             maps.append(one if copy is None else replace(one, tensor=copy.name))
         return tuple(maps)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import FUSED_INPUTS, Activation, Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import FUSED_INPUTS, SCALE_BLOCK, Activation, Gemm, Mode, Tensor
 
 _WORKSPACE_BYTES = 32 << 20
 """The default workspace of cuBLAS on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
@@ -20,6 +20,8 @@ _COMPUTE: Mapping[Mode, str] = {
     "tf32": "32F_FAST_TF32",
     "float16": "32F",
     "bfloat16": "32F",
+    "e4m3": "32F",
+    "e5m2": "32F",
 }
 """The value of ``cublasComputeType_t`` for each mode, without its prefix."""
 
@@ -35,8 +37,10 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
     `grouped_call`.
 
     Raises:
-        UnavailableError: cuBLASLt does not have the product's mode or its end.
+        UnavailableError: cuBLASLt does not have the product's mode, its layout or its end.
     """
+    if gemm.is_float8:
+        _check_float8_call(gemm)
     if gemm.mode not in _COMPUTE:
         raise UnavailableError(
             f"cuBLASLt does not compute {gemm.name} in mode {gemm.mode}: it can replace float32 "
@@ -53,11 +57,12 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             f"cuBLASLt does not compute {gemm.name}, since it adds a residual before the "
             "activation and not after it."
         )
-    ends = {name: name for name in FUSED_INPUTS if getattr(gemm, name)}
+    others = {one.name: one.name for one in gemm.inputs if one.name not in "AB"}
+    scales = {"scaling": gemm.scaling, "fast_accumulation": gemm.accumulation == "fast"}
     activation = {} if gemm.activation == "none" else {"activation": gemm.activation}
     return LibraryCall(
         "cublasLt.matmul",
-        {"a": "A", "b": "B", **ends, "c": "C", "workspace": "workspace"},
+        {"a": "A", "b": "B", **others, "c": "C", "workspace": "workspace"},
         {
             "compute": _COMPUTE[gemm.mode],
             "a_transposed": gemm.a_transposed,
@@ -66,6 +71,7 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
             "depth": gemm.K,
             **({"groups": f"{gemm.parameters['groups']}"} if gemm.groups else {}),
             **activation,
+            **(scales if gemm.is_float8 else {}),
         },
         workspaces=(Tensor("workspace", (_WORKSPACE_BYTES,), "uint8", "workspace"),),
         origin=Origin("cublas"),
@@ -80,8 +86,32 @@ def grouped_call(gemm: Gemm) -> LibraryCall | None:
     return replace(call, entry="cublas.grouped")
 
 
+def _check_float8_call(gemm: Gemm) -> None:
+    """Raise `UnavailableError` for a product of 8-bit numbers that cuBLASLt lacks on Hopper.
+
+    See the cuBLAS documentation, ``cublasLtMatmul()``.
+    """
+    if gemm.mode == "e5m2":
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since one of its operands has to be e4m3."
+        )
+    if gemm.layout != "tn":
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since it multiplies 8-bit matrices only in "
+            "layout tn."
+        )
+    if gemm.quantize:
+        raise UnavailableError(
+            f"cuBLASLt does not compute {gemm.name}, since it does not quantize A: compare with "
+            "the product without quantize."
+        )
+
+
 _MIN_CAPABILITY = 80
 """The first compute capability that Triton supports."""
+_MIN_FLOAT8_CAPABILITY = 89
+"""The first compute capability whose tensor cores multiply 8-bit floating-point numbers."""
+_FURTHER_INPUTS = (*FUSED_INPUTS, "a_scale", "b_scale")
 _GROUP = 8
 """The rows of tiles that are computed together."""
 
@@ -138,12 +168,15 @@ _MMA_16 = (
 )
 """The configurations on tensor cores, for elements of two bytes."""
 _MMA_32 = tuple(chosen._replace(tile_k=chosen.tile_k // 2) for chosen in _MMA_16)
+_MMA_8 = tuple(chosen._replace(tile_k=chosen.tile_k * 2) for chosen in _MMA_16)
 _CONFIGURATIONS: Mapping[Mode, Sequence[TritonConfiguration]] = {
     "float32": _FMA,
     "3xtf32": _MMA_32,
     "tf32": _MMA_32,
     "float16": _MMA_16,
     "bfloat16": _MMA_16,
+    "e4m3": _MMA_8,
+    "e5m2": _MMA_8,
 }
 _PRECISIONS: Mapping[Mode, str] = {"float32": "ieee", "3xtf32": "tf32x3"}
 """The ``input_precision`` of `tl.dot`; ``tf32`` for other modes, ignored for half precision."""
@@ -153,8 +186,18 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     """Return one kernel for each configuration.
 
     Raises:
-        UnavailableError: Triton does not support the card.
+        UnavailableError: Triton does not support the card, or its kernel not the product.
     """
+    if gemm.quantize:
+        raise UnavailableError(
+            f"Triton does not compute {gemm.name}, since its kernel does not quantize A: compare "
+            "with the product without quantize."
+        )
+    if gemm.is_float8 and card.capability < _MIN_FLOAT8_CAPABILITY:
+        raise UnavailableError(
+            f"{gemm.name} takes a GPU of sm_{_MIN_FLOAT8_CAPABILITY} or later, and this one is of "
+            f"sm_{card.capability}."
+        )
     if card.capability < _MIN_CAPABILITY:
         raise UnavailableError(
             f"Triton takes a GPU of sm_{_MIN_CAPABILITY} or later, and this one is of "
@@ -165,7 +208,11 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
     (marker,) = [line for line in text.splitlines() if line.lstrip().startswith("# Here stands")]
     matrices = {tensor.name: math.prod(tensor.shape[-2:]) for tensor in gemm.tensors}
     kernels = []
+    scaling, inputs = (gemm.scaling if gemm.is_float8 else "none"), [t.name for t in gemm.inputs]
+    promoted = gemm.is_float8 and gemm.accumulation != "fast"
     for chosen in _CONFIGURATIONS[gemm.mode]:
+        if scaling == "block" and chosen.tile_k != SCALE_BLOCK:
+            continue
         tile_rows = gemm.first_tiles(chosen.tile_m)[-1]
         if not gemm.groups:
             tile_rows = gemm.B * -(-gemm.M // chosen.tile_m)
@@ -195,6 +242,9 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
             "activation": gemm.activation,
             "has_bias": gemm.bias,
             "has_residual": gemm.residual,
+            "scaling": scaling,
+            "b_scale_row": gemm.shapes_of_scales[1][-1],
+            "most_imprecise": SCALE_BLOCK if promoted else 0,
         }
         kernels.append(
             TritonKernel(
@@ -202,7 +252,7 @@ def triton_candidates(gemm: Gemm, card: CardResources) -> list[TritonKernel]:
                 "matmul",
                 (min(tiles, chosen.programs * card.multiprocessors), 1, 1),
                 # A stands for what is not there and not read.
-                ("A", "B", "C", *(name if getattr(gemm, name) else "A" for name in FUSED_INPUTS)),
+                ("A", "B", "C", *(name if name in inputs else "A" for name in _FURTHER_INPUTS)),
                 constants,
                 chosen.num_warps,
                 chosen.num_stages,

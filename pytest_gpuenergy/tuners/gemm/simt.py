@@ -65,13 +65,15 @@ _READ_CYCLES = 2
 """The cycles in which shared memory serves a load of 16 bytes by each lane of a warp, if at least
 four lanes read the same (see ``Thread`` in the text)."""
 _BANKS = SHARED_BYTES_PER_CYCLE // 4
-_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
-"""The approximate instructions of a copy to shared memory, and of the rest of a step."""
+_COPY_INSTRUCTIONS, _TURNED_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 6, 50
+"""The approximate instructions of a copy to shared memory, the issue slots that one of four bytes
+takes which transposes, and the instructions of the rest of a step. On an H200, products of
+4096 x 4096 x 4080 reach 47 TFLOP/s in ``tn``, where all is transposed, and 51 in ``nt``."""
 # Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
 _PRODUCT_CYCLES = 1.15
 """The cycles between the multiplications that a scheduler issues."""
 _TRANSPOSED_SHARE = 0.87
-"""The share of these cycles that remains if A is transposed in shared memory, a scheduler issues a
+"""The share of these cycles that remains if threads read columns of A, a scheduler issues a
 multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the banks of
 registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
@@ -89,6 +91,8 @@ _READ_PJ = 6.2
 """The energy of an element that a thread reads from shared memory."""
 _LOADED_BYTE_PJ = 36.0
 """The energy of a byte from the L2."""
+_INSTRUCTION_PJ = 10.0
+"""The energy of another instruction of a thread, roughly."""
 _PJ_PER_CYCLE = 1940.0
 """The energy that 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards
 are treated alike."""
@@ -269,7 +273,8 @@ class SimtParameters(Tiling):
         thread = (self.thread_m, self.thread_n)
         turned = (self.transposes(gemm), gemm.b_transposed)
         along = self.transpose_a or _ALONG[0]
-        step = _step(tile, thread, self.slices, turned, along, card.cores)
+        by_columns = bool(gemm.a_transposed or self.transpose_a)
+        step = _step(tile, thread, self.slices, turned, by_columns, along, card.cores)
         more = self._narrow_pieces(gemm) / self.threads * _COPY_INSTRUCTIONS
         if more:
             per_scheduler = self.threads / WARP_LANES / SCHEDULERS
@@ -381,6 +386,7 @@ def _step(
     thread: tuple[int, int],
     slices: int,
     turned: tuple[bool, bool],
+    by_columns: bool,
     along: int,
     cores: int,
 ) -> BlockStep:
@@ -391,6 +397,7 @@ def _step(
         thread: the rows and columns of a thread.
         slices: the groups of warps.
         turned: whether A and B are transposed while they are copied.
+        by_columns: whether threads read pieces of columns of A.
         along: the elements that are then copied along a row.
         cores: the cores of a multiprocessor.
     """
@@ -401,17 +408,18 @@ def _step(
     per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / cores
     read = (thread_m + thread_n) * (tile_k // slices)
     copied = tile_k * (tile_m + tile_n)
-    pieces = copied / _WIDEST
-    if turned[0] and cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
+    kept = copied - tile_k * (tile_m * turned[0] + tile_n * turned[1])
+    if by_columns and cores == SCHEDULERS * WARP_LANES and thread_m * thread_n > _WIDEST**2:
         per_product *= _TRANSPOSED_SHARE
     sides = tile_m * turned[0] + tile_n * turned[1]
-    pieces += tile_k * sides * (1 - 1 / _WIDEST)
     lines = tile_k * sides / along
-    copies = pieces / threads * _COPY_INSTRUCTIONS
+    copies = kept / _WIDEST * _COPY_INSTRUCTIONS + tile_k * sides * _TURNED_INSTRUCTIONS
+    copies /= threads
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
     sums = 2 * 4 * (slices - 1) * tile_m * tile_n
     energy_pj = threads * (products * _PRODUCT_PJ + read * _READ_PJ) + 4 * copied * _LOADED_BYTE_PJ
+    energy_pj += threads * copies * _INSTRUCTION_PJ
     return BlockStep(
         busy_cycles=max(issued * warps / SCHEDULERS, serving),
         warps=_ENOUGH_WARPS,

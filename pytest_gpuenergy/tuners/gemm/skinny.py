@@ -11,6 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
+from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     MAX_BLOCKS_OF_CLUSTER,
@@ -21,34 +22,40 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
 )
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
-from pytest_gpuenergy.tuners.gemm.wgmma import PRODUCTS_PER_CYCLE
+from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
     WARP_LANES,
     CardResources,
     Constant,
 )
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode
 
 _LINE = 64
 """The elements of a line in shared memory."""
-_DEPTH = 16
-"""The products of each element in one instruction."""
+_DEPTH_BYTES = 32
+"""The bytes of an operand's row in one instruction."""
 _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
 _TILES_N = (64, 128, 256)
-_TILES_K = (64, 128)
+_TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
 """The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
-_MAX_STAGES = 24
+_MIN_STAGES, _MAX_STAGES = 3, 24
 _COPYING_WARPS = (4, 8)
 """The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
 """The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
-_LOADED_AT_ONCE_BYTES = WARP_LANES * 4 * 16
-"""What a warp that copies has under way: four pieces of 16 bytes of each thread."""
+_LOADED_AT_ONCE_BYTES = WARP_LANES * 6 * 16
+"""What a warp that copies has under way: six pieces of 16 bytes of each thread."""
 _BARRIER_BYTES = 16
+_KEPT_BYTES = 40 << 20
+"""The largest B that may stay in the L2, of which an H100 has 50 MB.
+
+On an H200, 33.6 MB that could stay there were read 8 % faster the next time, and 8 % slower if
+others had displaced them (docs/notes/decoding.md).
+"""
 _CLUSTER_AREA = 16
 """The multiprocessors among which the blocks of a cluster must be: those of a GPC, of which an H100
 has 16 or 18."""
@@ -67,7 +74,7 @@ class SkinnyParameters(Tiling):
 
     template: ClassVar[str] = "skinny"
     family: ClassVar[str] = "skinny"
-    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16")
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", *FLOAT8_MODES)
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {**Tiling.least, "split": 1, "copying_warps": 1}
@@ -99,29 +106,42 @@ class SkinnyParameters(Tiling):
             )
 
     @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what a product lacks: 8-bit operands are only copied as they are."""
+        along_k = gemm.layout == "tn" and not gemm.quantize
+        if gemm.is_float8 and not (along_k and _mapped(gemm)):
+            return (
+                "multiplies 8-bit numbers only in layout tn, with rows a multiple of 16 bytes "
+                "apart, and does not quantize A"
+            )
+        return None
+
+    @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
-        most = max(gemm.groups or (gemm.M,))
-        if most > _MOST_M:
+        rows = max(gemm.groups or (gemm.M,))
+        if rows > 2 * FEW_ROWS or cls.refusal(gemm):
             return
         heights = [
-            math.ceil(most / count / _INSTRUCTION_M) * _INSTRUCTION_M
-            for count in ((1, 2) if most > WARPGROUP_ROWS else (1,))
+            math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M
+            for count in ((1, 2) if rows > FEW_ROWS else (1,))
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
-        copying = (1,) if _mapped(gemm) else _COPYING_WARPS
+        copying = (1,) if _mapped(gemm) else _COPYING_WARPS if not _b_mapped(gemm) else (5,)
         for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
-            heights, _TILES_N, _TILES_K, splits, _RESIDENT, copying
+            heights, _TILES_N, _depths(gemm), splits, _RESIDENT, copying
         ):
             base = cls(
                 tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, split=split, copying_warps=warps
             )
             room = card.shared_bytes // resident - card.reserved_shared_bytes
             room = min(room, card.shared_bytes_of_block) - ALIGNMENT_BYTES
+            room -= base._sums_bytes() if split > 1 else 0
             stages = room // (base.loaded_bytes(gemm) + _BARRIER_BYTES)
-            stages = min(stages, _MAX_STAGES, max(2, base.max_steps(gemm)))
-            if split > base.steps(gemm) or stages < 2:
+            enough = max(2, base.max_steps(gemm))
+            if split > base.steps(gemm) or stages < min(_MIN_STAGES, enough):
                 continue
+            stages = min(stages, _MAX_STAGES, enough)
             chosen = replace(base, stages=stages)
             if chosen not in tried and chosen.resident(gemm, card):
                 tried.add(chosen)
@@ -158,14 +178,22 @@ class SkinnyParameters(Tiling):
 
     def _copied_bytes(self, gemm: Gemm) -> int:
         """Return the bytes of a stage that threads copy."""
-        lines = 0 if can_be_mapped(gemm, gemm.lda) else self._side_of_a(gemm)
-        lines += 0 if can_be_mapped(gemm, gemm.ldb) else self.tile_n
+        lines = 0 if _a_mapped(gemm) else self._side_of_a(gemm)
+        lines += 0 if _b_mapped(gemm) else self.tile_n
         return gemm.element_bytes * self.tile_k * lines
 
+    def _sums_bytes(self) -> int:
+        """Return the shared memory of the sums that a block adds, those of all its cluster."""
+        rows = math.ceil(self.tile_m / self.split) * self.split
+        return 4 * rows * (self.tile_n + 4)
+
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        """Return a block's dynamic shared memory: stages, later sums, and room to align them."""
-        sums = 4 * self.tile_m * (self.tile_n + 4)
-        return max(self.stages * self.loaded_bytes(gemm), sums) + ALIGNMENT_BYTES
+        """Return a block's dynamic shared memory: stages, sums, and room to align them.
+
+        The sums of a block alone come where its stages were.
+        """
+        stages, sums = self.stages * self.loaded_bytes(gemm), self._sums_bytes()
+        return (max(stages, sums) if self.split == 1 else stages + sums) + ALIGNMENT_BYTES
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block with its barriers, which the kernel declares."""
@@ -175,45 +203,60 @@ class SkinnyParameters(Tiling):
         """Return the clock cycles that the product is expected to take.
 
         Blocks that run at once share what memory gives. One that is alone on its multiprocessor
-        gets what its stages hold in each latency, or what the L2 gives a multiprocessor.
+        gets what its stages hold in each latency, or what the L2 gives a multiprocessor, and takes
+        the time of a step's barriers and instructions.
         """
         costs = costs or costs_of(self.family)
         resident = self.resident(gemm, card)
         clusters = _CLUSTER_AREA * resident // self.split
         at_once = max(1, clusters * card.multiprocessors // _CLUSTER_AREA)
-        waves, rest = divmod(self.tiles(gemm), at_once)
+        tiles = self.tiles(gemm)
+        waves, rest = divmod(tiles, at_once)
         steps = self.max_steps(gemm)
         loaded = self.loaded_bytes(gemm)
-        instruction = WARPGROUP_ROWS * _DEPTH * self.tile_m / PRODUCTS_PER_CYCLE
-        read = gemm.element_bytes * _DEPTH * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
-        busy = self.consumers * self.tile_k / _DEPTH * max(instruction, read)
-
+        depth = _DEPTH_BYTES // gemm.element_bytes
+        per_cycle = PRODUCTS_PER_CYCLE * 2 // gemm.element_bytes
+        instruction = WARPGROUP_ROWS * depth * self.tile_m / per_cycle
+        read = _DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
+        busy = self.consumers * self.tile_k / depth * max(instruction, read)
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
-        batches = self._copied_bytes(gemm) / (_LOADED_AT_ONCE_BYTES * self.copying_warps)
+        # All warps copy parts of a step or, where only A is copied, each the A of another step.
+        together, in_turn = self.copying_warps, 1
+        if _b_mapped(gemm):
+            together, in_turn = 1, max(1, self.copying_warps - 1)
+        batches = math.ceil(self._copied_bytes(gemm) / (together * _LOADED_AT_ONCE_BYTES)) / in_turn
         waiting = costs.latency_cycles * max(batches, 1 / (self.stages - 1))
+        alone = costs.step_cycles + costs.product_share * busy / self.consumers
+        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
+        sums = 4 * self.tile_m * self.tile_n / costs.parts_bytes_per_cycle
+        beside = costs.first_cycles + sums + (costs.cluster_cycles + sums) * (self.split > 1)
 
-        def steps_cycles(count: int) -> float:
+        def wave_cycles(count: int, share: float) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
             multiplying = count * busy * costs.product_share
-            return steps * max(loading, waiting, multiplying, costs.step_cycles)
+            return max(share * moved, steps * max(loading, waiting, multiplying, alone))
 
-        beside = costs.first_cycles
-        total = waves * (steps_cycles(resident) + beside)
+        # Of a wave's blocks, some begin and end while others load.
+        total = costs.start_cycles + beside * (1 + max(0, waves + bool(rest) - 1) / resident)
+        total += waves * wave_cycles(resident, at_once / tiles)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
-            total += steps_cycles(count) + beside
-        moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
-        total = max(total, moved + beside)
-        if self.split > 1:
-            total += costs.cluster_cycles
-        summing = 4 * self.tile_m * self.tile_n * (1 + 1 / self.split)
-        return float(costs.start_cycles + total + summing / costs.parts_bytes_per_cycle)
+            total += wave_cycles(count, rest / tiles)
+        return float(total)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_mode(gemm)
-        kind = {"float16": "f16", "bfloat16": "bf16"}[gemm.dtype]
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
+        if self.tile_k not in _depths(gemm):
+            raise InputError(
+                f"The template {self.template} has no steps of {self.tile_k} for {gemm.name}."
+            )
+        kind = KINDS[gemm.mode]
         count = self.tile_m // 2
-        shape = f"m64n{self.tile_m}k16.f32.{kind}.{kind}"
+        depth = _DEPTH_BYTES // gemm.element_bytes
+        shape = f"m64n{self.tile_m}k{depth}.f32.{kind}.{kind}"
+        along = f'", {int(not gemm.b_transposed)}, {int(gemm.a_transposed)}"'
         left, right, add = places_after(count, 1, 1, 1)
         constants: dict[str, Constant] = {
             "LDA": gemm.lda,
@@ -222,16 +265,18 @@ class SkinnyParameters(Tiling):
             "CLUSTERED": self.split > 1,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
-            "A_MAPPED": can_be_mapped(gemm, gemm.lda),
-            "B_MAPPED": can_be_mapped(gemm, gemm.ldb),
+            "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
+            "A_MAPPED": _a_mapped(gemm),
+            "B_MAPPED": _b_mapped(gemm),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
             "LEFT_PLACE": left,
             "RIGHT_PLACE": right,
             "ADD_PLACE": add,
-            "LEFT_ALONG": f'"{int(not gemm.b_transposed)}"',
-            "RIGHT_ALONG": f'"{int(gemm.a_transposed)}"',
+            "ALONG": '""' if gemm.is_float8 else along,
+            "PROMOTED": gemm.is_float8 and gemm.accumulation != "fast",
+            "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
         texts = ("hopper/barriers", "gemm/skinny")
         return tiled_kernel(
@@ -241,17 +286,35 @@ class SkinnyParameters(Tiling):
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that can be mapped."""
         maps = []
-        if can_be_mapped(gemm, gemm.lda):
+        if _a_mapped(gemm):
             dims = (gemm.M, gemm.K) if gemm.a_transposed else (gemm.K, gemm.M)
             height = self.tile_k if gemm.a_transposed else self.tile_m
             maps.append(matrix_map("A", gemm, dims, gemm.lda, height))
-        if can_be_mapped(gemm, gemm.ldb):
+        if _b_mapped(gemm):
             dims = (gemm.K, gemm.N) if gemm.b_transposed else (gemm.N, gemm.K)
             height = self.tile_n if gemm.b_transposed else self.tile_k
             maps.append(matrix_map("B", gemm, dims, gemm.ldb, height))
         return tuple(maps)
 
 
+def _depths(gemm: Gemm) -> tuple[int, ...]:
+    """Return the products of a step that are tried; sums that are scaled or promoted have one."""
+    if not gemm.is_float8:
+        return _TILES_K
+    return (SCALE_BLOCK, 2 * SCALE_BLOCK) if gemm.accumulation == "fast" else (SCALE_BLOCK,)
+
+
+def _a_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
+    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
+    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
+
+
+def _b_mapped(gemm: Gemm) -> bool:
+    """Return whether a tensor map describes B."""
+    return can_be_mapped(gemm, gemm.ldb)
+
+
 def _mapped(gemm: Gemm) -> bool:
-    """Return whether tensor maps can describe both A and B."""
-    return can_be_mapped(gemm, gemm.lda) and can_be_mapped(gemm, gemm.ldb)
+    """Return whether tensor maps describe both A and B."""
+    return _a_mapped(gemm) and _b_mapped(gemm)

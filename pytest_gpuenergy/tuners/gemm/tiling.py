@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuning import (
     TemplateParameters,
     template_text,
 )
-from pytest_gpuenergy.workloads import ACTIVATIONS, Gemm, Mode, Tensor, Workload
+from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8, Gemm, Mode, Scaling, Tensor, Workload
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
@@ -197,20 +197,24 @@ class Tiling(TemplateParameters[Gemm]):
             "WITH_BIAS": gemm.bias,
             "WITH_RESIDUAL": gemm.residual,
             "ACTIVATION": f"{ACTIVATIONS.index(gemm.activation)}",
+            "SCALES": f"{_SCALES[gemm.scaling] if gemm.is_float8 else 0}",
         }
 
 
+_SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
 """The sums of each of its threads."""
 _WIDEST_BYTES = 16
 """The widest copy to shared memory."""
-_ELEMENTS = {
-    "float32": "using Element = float;",
-    "float16": "#include <cuda_fp16.h>\nusing Element = __half;",
-    "bfloat16": "#include <cuda_bf16.h>\nusing Element = __nv_bfloat16;",
+_CPP_TYPES = {
+    "float32": "float",
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    **dict.fromkeys(FLOAT8, "unsigned char"),  # of which only instructions know the numbers
 }
+_HEADERS = {"float16": "#include <cuda_fp16.h>", "bfloat16": "#include <cuda_bf16.h>"}
 
 
 def copied_kernel(
@@ -248,8 +252,7 @@ def tiled_kernel(
             preprocessor.
         texts: the paths of its files in ``cuda/``, see `template_text`.
         shared_bytes: the shared memory of a block.
-        tensor_maps: the tensor maps that the kernel takes instead of matrices, whose names
-            begin with those of the matrices.
+        tensor_maps: the tensor maps that the kernel takes instead of matrices, named `map_name`.
 
     Raises:
         InputError: the tiles are too small for the product.
@@ -261,13 +264,11 @@ def tiled_kernel(
         )
     every = {**parameters.constants(gemm), "THREADS": parameters.threads, **constants}
     blocks, shares = parameters.block_count(gemm), parameters.shares_tiles(gemm)
-    maps: dict[str, list[str]] = {}
-    for tensor_map in tensor_maps:
-        maps.setdefault(tensor_map.name[0].upper(), []).append(tensor_map.name)
+    maps = {tensor_map.name[0].upper(): tensor_map.name for tensor_map in tensor_maps}
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
-    operands = [argument for name in "AB" for argument in maps.get(name, [name])]
-    results = [*maps.get("C", ["C"]), *["C"] * bool(constants.get("ROWS_STORED"))]
-    names = (*operands, *ends, *results, *["parts"] * shares)
+    result = maps.get("C", "C")
+    results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
+    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -280,14 +281,21 @@ def tiled_kernel(
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
     return Kernel(
-        template_text(
-            every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), [_ELEMENTS[gemm.dtype]]
-        ),
+        template_text(every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), _head(gemm)),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),
         origin=Origin(TEMPLATE, None, {"template": parameters.template, **parameters.numbers}),
     )
+
+
+def _head(gemm: Gemm) -> list[str]:
+    """Return the lines that define the types of the matrices' elements."""
+    return [
+        *([_HEADERS[gemm.output_type]] if gemm.output_type in _HEADERS else []),
+        f"using Element = {_CPP_TYPES[gemm.dtype]};",
+        f"using Result = {_CPP_TYPES[gemm.output_type]};",
+    ]
 
 
 def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,16 +16,15 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     CLUSTERS,
     LINE_BYTES,
     OTHER_REGISTERS,
+    ROW_BYTES,
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
-    can_be_mapped,
     matrix_map,
     places_after,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import copy_width
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
 _LINE, _LEAST_LINE = 64, 32
 """The elements of a line in shared memory, with 16 bits and in TF32."""
@@ -35,12 +35,20 @@ _TILES_N = (64, 128, 192, 256)
 _C_BOX_ROWS = 16
 """The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
+_STORED_BYTES = 16
+"""The most that a thread writes to C at once."""
 _C_BOXES = 8
 """The boxes of a consumer: two for each of its warps."""
 PRODUCTS_PER_CYCLE = 2048
 """The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
 whitepaper); there are half as many in TF32."""
-_KINDS: Mapping[Mode, str] = {"float16": "f16", "bfloat16": "bf16", "tf32": "tf32"}
+KINDS: Mapping[str, str] = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "tf32": "tf32",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+}
 """The modes, as instructions call the type of the elements."""
 
 
@@ -52,7 +60,7 @@ class WgmmaParameters(HopperTiling):
     """
 
     template: ClassVar[str] = "wgmma"
-    modes: ClassVar[tuple[Mode, ...]] = tuple(_KINDS)
+    modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 16
 
@@ -122,34 +130,36 @@ class WgmmaParameters(HopperTiling):
                 f"The template {self.template} needs tile_k to be a multiple of "
                 f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
             )
-        kind, halves = _KINDS[gemm.mode], gemm.element_bytes == 2
+        kind, stored_bytes = KINDS[gemm.mode], stored_as(gemm.output_type).itemsize
         shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
-        along = f", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}" if halves else ""
+        along = f", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
-            "ALONG": f'"{along}"',
-            "HALVES": halves,
+            "ALONG": f'"{along}"' if gemm.element_bytes == 2 else '""',
+            "HALVES": stored_bytes == 2,
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": self._boxed(gemm),
-            "C_WIDTH": copy_width(gemm, gemm.ldc),
+            "BOXED_C": _boxed(gemm),
+            "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
-            "PACK": f'"cvt.rn.{kind}x2.f32"',
+            "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
+            "PROMOTED": False,
         }
 
     def _rows_stored(self, gemm: Gemm) -> bool:
         """Return whether boxes of C could have rows of two groups, which are then stored apart."""
         height = self.cluster_m * self.tile_m
-        return self._boxed(gemm) and any(rows % height for rows in gemm.groups)
+        return _boxed(gemm) and any(rows % height for rows in gemm.groups)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not self._boxed(gemm):
+        if not _boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
 
-    def _boxed(self, gemm: Gemm) -> bool:
-        """Return whether the tensor memory accelerator stores C, whose rows must be in order."""
-        return can_be_mapped(gemm, gemm.ldc) and "A" not in self.viewed(gemm)
+
+def _boxed(gemm: Gemm) -> bool:
+    """Return whether the tensor memory accelerator stores C."""
+    return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0

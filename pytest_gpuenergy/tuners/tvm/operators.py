@@ -24,7 +24,15 @@ from pytest_gpuenergy.tuners.tvm.product_forms import (
     useful_forms,
 )
 from pytest_gpuenergy.tuners.tvm.tvm_requirements import import_tvm
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, LAYOUTS, MODES, Conv2d, Gemm, Workload
+from pytest_gpuenergy.workloads import (
+    CONV_LAYOUTS,
+    CONV_MODES,
+    LAYOUTS,
+    MODES,
+    Conv2d,
+    Gemm,
+    Workload,
+)
 
 Rewrite = Callable[[Any], None]
 """Rewrites a schedule of the computation into one of its forms, in place."""
@@ -79,7 +87,7 @@ _CONV2D_LABEL = re.compile(
     + f"_strides_{_STRIDE}_padding_{_STRIDE}"
     + f"(?:_dilation_({_CONV2D_SIZE}))?(?:_groups_({_CONV2D_SIZE}))?"
     # Other options as in `Conv2d.signature`.
-    + rf"(?:_mode_({'|'.join(MODES[1:])}))?(?:_layout_({'|'.join(CONV_LAYOUTS[1:])}))?"
+    + rf"(?:_mode_({'|'.join(CONV_MODES[1:])}))?(?:_layout_({'|'.join(CONV_LAYOUTS[1:])}))?"
     + "(?:_bias_(1))?(?:_relu_(1))?(?![0-9])"
 )
 # Functions whose nine arguments are in the order of Conv2d's sizes.
@@ -179,7 +187,8 @@ _GEMM_SIZE = r"[1-9][0-9]{0,8}"
 _GEMM_LABEL = re.compile(
     rf"gemm_M_({_GEMM_SIZE})_N_({_GEMM_SIZE})_K_({_GEMM_SIZE})_layout_({'|'.join(LAYOUTS)})"
     rf"_mode_({'|'.join(MODES)})(?:_lda_({_GEMM_SIZE}))?(?:_ldb_({_GEMM_SIZE}))?"
-    rf"(?:_ldc_({_GEMM_SIZE}))?(?![0-9a-z])(?!_(?:B|groups|ld[abc]|bias|activation|residual)_)"
+    rf"(?:_ldc_({_GEMM_SIZE}))?(?![0-9a-z])"
+    r"(?!_(?:B|groups|ld[abc]|bias|activation|residual|scaling|accumulation)_)"
 )
 # Functions of TVM's auto-scheduler whose arguments are sizes, with the positions of M, N and K. One
 # is in its tests, the other, after whose sizes a type may follow, in its tutorial.

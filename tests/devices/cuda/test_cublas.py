@@ -84,6 +84,36 @@ def test_it_has_the_ends_that_are_epilogues(device, mode, end):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
+@pytest.mark.parametrize("end", [{}, {"bias": True, "residual": True}])
+@pytest.mark.parametrize(
+    ("scaling", "accumulation"),
+    [("tensor", "float32"), ("tensor", "fast"), ("row", "float32"), ("block", "float32")],
+)
+def test_it_multiplies_8_bit_numbers_with_scales(device, scaling, accumulation, end):
+    gemm = Gemm(
+        *("g", 20, 140, 272, "tn", "e4m3"), scaling=scaling, accumulation=accumulation, **end
+    )
+    with host() as library:
+        verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
+        flags = {one["FAST_ACCUM"] for one in library.objects if "FAST_ACCUM" in one}
+    assert verified.max_relative_error <= gemm.error_bound.max_relative
+    assert flags == {accumulation == "fast"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"mode": "e5m2"}, "one of its operands has to be e4m3"),
+        ({"layout": "nn"}, "only in layout tn"),
+        ({"quantize": True}, "does not quantize A: compare with the product without quantize"),
+    ],
+)
+def test_8_bit_products_that_it_lacks_are_not_here(options, why):
+    gemm = Gemm("g", 16, 16, 16, "tn", "e4m3")
+    with pytest.raises(UnavailableError, match=why):
+        cublas_call(gemm.varied(**options))
+
+
 @pytest.mark.parametrize("end", [{}, {"bias": True}, {"residual": True}])
 @pytest.mark.parametrize(
     ("layout", "several"),

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.support import UnavailableError
 from pytest_gpuenergy.tuners import DepthwiseParameters, GroupedParameters, tvm_operator
 from pytest_gpuenergy.tuning import usual_tuner
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, MODES, Conv2d
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, CONV_MODES, Conv2d
 
 GROUPS = {1: "tvm", 2: "template", 8: "template"}
 
@@ -16,7 +16,7 @@ GROUPS = {1: "tvm", 2: "template", 8: "template"}
 @st.composite
 def convolutions(draw: st.DrawFn) -> Conv2d:
     options = {
-        "mode": draw(st.sampled_from(MODES)),
+        "mode": draw(st.sampled_from(CONV_MODES)),
         "layout": draw(st.sampled_from(CONV_LAYOUTS)),
         "bias": draw(st.booleans()),
         "relu": draw(st.booleans()),

@@ -17,6 +17,7 @@ from pytest_gpuenergy.tuners import (
     SimtParameters,
     SkinnyParameters,
     Trees,
+    WgmmaFloat8Parameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
     estimated_cycles,
@@ -37,6 +38,7 @@ KERNELS = (
     WgmmaParameters(tile_m=128, tile_n=128, consumers=1),
     WgmmaTf32Parameters(tile_m=96, tile_n=128, consumers=2),
     SkinnyParameters(tile_m=16, tile_n=128, split=4, stages=8),
+    WgmmaFloat8Parameters(tile_m=128, tile_n=192, consumers=2),
 )
 
 

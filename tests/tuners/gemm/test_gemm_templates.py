@@ -20,6 +20,7 @@ from pytest_gpuenergy.tuners import (
     MmaParameters,
     SimtParameters,
     SkinnyParameters,
+    WgmmaFloat8Parameters,
     WgmmaParameters,
     WgmmaTf32Parameters,
     rank_kernels,
@@ -37,8 +38,9 @@ SIMT = SimtParameters(tile_m=16, tile_n=32, tile_k=4, thread_m=4, thread_n=4, st
 MMA = MmaParameters(tile_m=32, tile_n=32, tile_k=16, warp_m=16, warp_n=16, stages=2)
 WGMMA = WgmmaParameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 TF32 = WgmmaTf32Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
+FLOAT8 = WgmmaFloat8Parameters(tile_m=64, tile_n=64, stages=2, consumers=1)
 SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
-SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, SKINNY)}
+SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
 
@@ -91,7 +93,6 @@ def wgmma(draw: st.DrawFn) -> WgmmaParameters:
         whole_tiles=draw(st.booleans()),
         cluster_m=cluster_m,
         cluster_n=cluster_n,
-        views=draw(st.booleans()),
     )
 
 
@@ -107,7 +108,22 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
         whole_tiles=draw(st.booleans()),
         **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
         in_turn=consumers > 1 and draw(st.booleans()),
-        views=draw(st.booleans()),
+    )
+
+
+@st.composite
+def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
+    consumers = draw(st.sampled_from([1, 2]))
+    cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
+    return WgmmaFloat8Parameters(
+        tile_m=64 * max(consumers, cluster_n),
+        tile_n=64 * cluster_m * draw(st.sampled_from([1, 2])),
+        stages=draw(st.integers(2, 3)),
+        consumers=consumers,
+        blocks=draw(st.sampled_from([0, 1, 3])),
+        whole_tiles=draw(st.booleans()),
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
     )
 
 
@@ -118,7 +134,7 @@ def skinny(draw: st.DrawFn) -> SkinnyParameters:
         tile_n=draw(st.sampled_from([64, 128])),
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
-        split=draw(st.sampled_from([1, 2, 3, 8])),
+        split=draw(st.sampled_from([1, 2, 3])),
         copying_warps=draw(st.sampled_from([1, 4, 8])),
     )
 
@@ -128,6 +144,7 @@ STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
     "mma": mma,
     "wgmma": wgmma,
     "wgmma_tf32": wgmma_tf32,
+    "wgmma_float8": wgmma_float8,
     "skinny": skinny,
 }
 ANY_TEMPLATE = pytest.mark.parametrize("template", STRATEGIES)
@@ -141,7 +158,8 @@ def some_product(template: str, most: int) -> st.SearchStrategy[Gemm]:
     drawn = products(modes, most)
     if kind.max_capability == kind.min_capability:
         drawn = aligned_products(modes, most) | drawn
-    return drawn.filter(lambda gemm: "wgmma" not in template or not kind.refusal(gemm))
+    refusal = getattr(kind, "refusal", lambda _: None)
+    return drawn.filter(lambda gemm: not refusal(gemm))
 
 
 def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
@@ -167,6 +185,18 @@ ODD = {
         replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
     ),
+    "wgmma_float8-linear": (
+        replace(FLOAT8, tile_m=128, tile_n=192, consumers=2, cluster_n=2, blocks=3),
+        Gemm("g", 140, 133, 391, "tn", "e5m2", scaling="block", residual=True),
+    ),
+    "wgmma_float8-fast": (
+        replace(FLOAT8, tile_n=128, stages=3, cluster_m=2, blocks=1, whole_tiles=True),
+        Gemm("g", 70, 133, 600, "tn", "e4m3", lda=608, accumulation="fast"),
+    ),
+    "wgmma_float8-few-rows": (
+        replace(FLOAT8, tile_m=128, stages=3, blocks=3, cluster_n=2),
+        Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
+    ),
     "skinny-linear": (
         SkinnyParameters(tile_m=72, tile_n=128, tile_k=128, stages=2, split=3),
         Gemm("g", 65, 133, 200, "tn", "bfloat16", ldc=136),
@@ -174,6 +204,14 @@ ODD = {
     "skinny-unaligned": (
         SkinnyParameters(tile_m=16, tile_n=128, stages=3, split=2, copying_warps=8),
         Gemm("g", 13, 133, 199, "tn", "float16", lda=203, ldb=202),
+    ),
+    "skinny-float8": (
+        SkinnyParameters(tile_m=16, tile_n=128, tile_k=128, stages=3, split=3),
+        Gemm("g", 13, 133, 1008, "tn", "e4m3", ldc=136, scaling="block", bias=True),
+    ),
+    "skinny-float8-fast": (
+        SkinnyParameters(tile_m=8, tile_n=64, tile_k=256, stages=2, split=2),
+        Gemm("g", 5, 133, 1008, "tn", "e5m2", scaling="row", accumulation="fast"),
     ),
     "skinny-columns": (
         replace(SKINNY, tile_m=72, split=2, copying_warps=4),
@@ -234,6 +272,10 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
         replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
         Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
     ),
+    "skinny-groups-columns": (
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 12, 69, 70, "nt", "bfloat16", groups=(0, 11, 1), residual=True),
+    ),
     "wgmma_tf32-batch": (TF32, Gemm("g", 70, 72, 72, "nt", "tf32", B=2)),
     "wgmma_tf32-groups": (
         replace(TF32, blocks=3),
@@ -275,8 +317,8 @@ def test_it_computes_batches_and_groups(device, name):
             "wait_for_boxes<1>();  // the latest",
         ),
         ("simt-batch", "B + place.product *", "B + 0 *"),
-        ("skinny-groups", "place.row + row >= place.end", "place.row + row >= M"),
-        ("skinny-batch-unaligned", "(z * HEIGHT + y + line)", "(y + line)"),
+        ("skinny-groups", "place.end - place.row - first)", "M - place.row - first)"),
+        ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
         ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
         ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
     ],
@@ -316,6 +358,10 @@ WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
     "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
     "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
     "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+    "wgmma_float8": (
+        replace(FLOAT8, blocks=3),
+        Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row"),
+    ),
     "skinny-shared": (replace(SKINNY, split=3), Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135)),
     "skinny-whole": (SKINNY, Gemm("g", 8, 64, 72, "nn", "float16")),
 }
@@ -394,7 +440,8 @@ def test_all_offered_parameters_fit(template, data, factor):
     sizes = (gemm.M * factor, gemm.N * factor, gemm.K * factor)
     groups = tuple(factor * rows for rows in gemm.groups)
     larger = Gemm("g", *sizes, gemm.layout, gemm.mode, B=gemm.B, groups=groups)
-    products_per_cycle = {"simt": 128, "wgmma": 2048, "skinny": 2048}.get(template, 1024)
+    rates = {"simt": 128, "wgmma": 2048, "skinny": 2048, "wgmma_float8": 2048}
+    products_per_cycle = rates.get(template, 1024) * (2 if larger.is_float8 else 1)
     fastest = larger.flops / 2 / (H200.multiprocessors * products_per_cycle)
     for chosen in list(TEMPLATES[template].fitting(larger, H200))[::50]:
         assert chosen.shared_bytes(larger) <= H200.shared_bytes_of_block
@@ -514,6 +561,7 @@ SLICED, IN_PARTS = replace(SIMT, tile_k=8, slices=2), replace(SIMT, blocks=7)
 WHOLE = replace(WGMMA, blocks=1, whole_tiles=True)
 FLOAT32, LONG = Gemm("g", 32, 32, 40), Gemm("g", 16, 16, 8192, mode="3xtf32")
 TF32_PRODUCT, BFLOAT16_PRODUCT = (Gemm("g", 32, 32, 80, mode=m) for m in ("tf32", "bfloat16"))
+LONG_FLOAT8 = Gemm("g", 72, 136, 300, "tn", "e4m3")
 EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
 CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
 NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
@@ -537,7 +585,7 @@ FAULTS = {
     ),
     "wgmma-residual-of-another-row": (
         *(WGMMA, replace(HALF, residual=True)),
-        [("m + k % 2 * 8 + lane / 4)", "m + lane / 4)")],
+        [("m + k % 2 * 8 + lane / 4,", "m + lane / 4,")],
     ),
     "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
     "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
@@ -553,6 +601,51 @@ FAULTS = {
     "wgmma-box-of-c-free-early": (
         *(WHOLE, HALF),
         [("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();")],
+    ),
+    "wgmma_float8-stage-free-early": (
+        *(FLOAT8, LONG_FLOAT8),
+        [("finish<0>(part);", "finish<1>(part);")],
+    ),
+    "wgmma_float8-scale-of-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("int own = row + i / 2 * 64 + i % 2 * 8;", "int own = row + i / 2 * 64;")],
+    ),
+    "wgmma_float8-scale-of-another-step": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
+        [("B_SCALE_ROW + step]", "B_SCALE_ROW]")],
+    ),
+    "wgmma_float8-scale-of-another-column": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row")),
+        [("b_scale[column + i] : 0.0f", "b_scale[column] : 0.0f")],
+    ),
+    "wgmma_float8-not-promoted": (
+        *(FLOAT8, replace(LONG_FLOAT8, K=4096, lda=0, ldb=0)),
+        [
+            ("PROMOTED || step == work.begin);", "step == work.begin);"),
+            ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
+        ],
+    ),
+    "wgmma_float8-quantized-with-another-scale": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="row", quantize=True)),
+        [("float factor = power_of_two(-power);", "float factor = power_of_two(1 - power);")],
+    ),
+    "wgmma_float8-largest-of-a-part": (
+        *(FLOAT8, replace(LONG_FLOAT8, scaling="block", quantize=True)),
+        [("fmaxf(fabsf(four[2]), fabsf(four[3]))", "fabsf(four[2])")],
+    ),
+    "skinny-float8-scale-of-another-row": (
+        replace(SKINNY, tile_m=16, tile_k=128),
+        replace(LONG_FLOAT8, M=16, K=304, lda=0, ldb=0, scaling="block"),
+        [("threadIdx.x % 4 * 2 + i % 2;", "threadIdx.x % 4 * 2;")],
+    ),
+    "skinny-float8-scale-of-another-step": (
+        replace(SKINNY, tile_k=128),
+        replace(LONG_FLOAT8, M=8, K=304, lda=0, ldb=0, scaling="block"),
+        [("      factors = next;\n", "")],
+    ),
+    "wgmma_float8-turned-to-another-row": (
+        *(FLOAT8, replace(LONG_FLOAT8, layout="nn", ldb=0)),
+        [("four[j] = square[within + j][i];", "four[j] = square[within + j][i ^ 1];")],
     ),
     "wgmma_tf32-ready": (
         *(TF32, SPLIT),
@@ -570,15 +663,22 @@ FAULTS = {
     ),
     "skinny-sums-not-waited-for": (
         *(replace(SKINNY, split=2), HALF),
-        [("keep(rows, sums);\n  meet();", "keep(rows, sums);\n  __syncthreads();")],
+        [("  meet();\n  int first", "  __syncthreads();\n  int first")],
     ),
-    "skinny-block-ends-early": (
+    "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
-        [("meet();  // others read the sums of this block", "")],
+        [
+            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
-    "skinny-sums-kept-early": (
+    "skinny-sums-in-stages-that-are-read": (
         *(replace(SKINNY, tile_n=128), HALF),
-        [("__syncthreads();  // nothing is read or copied any more", "//")],
+        [
+            ("    wait_for_cluster();\n  } else", "  } else"),
+            ("wait_for_cluster();  // its blocks have begun", "//"),
+        ],
     ),
     "skinny-written": (
         *(replace(SKINNY, copying_warps=4), replace(HALF, lda=201, ldb=137)),
@@ -589,8 +689,9 @@ FAULTS = {
         [("shift % 2 * 16", "0")],
     ),
     "skinny-line-not-cut-off": (
-        *(replace(SKINNY, copying_warps=4), Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71)),
-        [("if (left < PIECE) whole = beginning(whole, left);", "")],
+        replace(SKINNY, copying_warps=4),
+        Gemm("g", 5, 64, 67, "tn", "bfloat16", lda=70, ldb=71, B=2),
+        [("if (left[i] < PIECE) whole = beginning(whole, left[i]);", "")],
     ),
 }
 
@@ -652,6 +753,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
+    "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
     "has tiles of 8 to 256 rows": (
         "skinny",
         [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
@@ -685,12 +787,58 @@ def test_parameters_without_a_kernel_are_refused(template, change, words):
         ("mma", "float32", "tf32, 3xtf32, float16, bfloat16"),
         ("wgmma", "3xtf32", "float16, bfloat16, tf32"),
         ("wgmma_tf32", "float32", "tf32, 3xtf32"),
-        ("skinny", "tf32", "float16, bfloat16"),
+        ("wgmma_float8", "bfloat16", "e4m3, e5m2"),
+        ("skinny", "tf32", "float16, bfloat16, e4m3, e5m2"),
     ],
 )
 def test_other_modes_are_refused(template, mode, modes):
     with pytest.raises(InputError, match=f"computes in {modes}, not in mode {mode}"):
         SMALLEST[template].kernel(Gemm("g", 64, 64, 64, mode=mode))
+
+
+PREPARED = {
+    "turned-b": Gemm("g", 72, 133, 300, "nn", "e4m3", ldb=135),
+    "turned-both": Gemm("g", 72, 133, 130, "nt", "e5m2", scaling="block"),
+    "turned-a": Gemm("g", 70, 133, 301, "tt", "e4m3", scaling="row", lda=71, ldb=303),
+    "quantized": Gemm("g", 70, 133, 301, "tn", "e4m3", quantize=True),
+    "quantized-rows": Gemm("g", 70, 133, 300, "nn", "e5m2", scaling="row", quantize=True),
+    "quantized-blocks": Gemm("g", 70, 133, 302, "tn", "e4m3", scaling="block", quantize=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PREPARED)
+def test_operands_are_turned_or_quantized_before_the_product(device, name):
+    gemm = PREPARED[name]
+    kernel = FLOAT8.kernel(gemm)
+    assert {space.name for space in kernel.workspaces} & {"a_turned", "b_turned", "a_quantized"}
+    assert len(kernel.launches) > 1
+    assert verify(device, FLOAT8, gemm) <= 1
+
+
+def test_operands_that_are_stored_along_k_are_multiplied_as_they_are():
+    kernel = FLOAT8.kernel(Gemm("g", 64, 64, 128, "tn", "e4m3"))
+    assert [launch.entry for launch in kernel.launches] == ["gemm"]
+    assert not kernel.workspaces
+
+
+@pytest.mark.parametrize(
+    "options", [{"layout": "nn"}, {"quantize": True}, {"K": 120, "lda": 0, "ldb": 0}]
+)
+def test_few_rows_of_8_bits_are_computed_only_where_they_are_copied_as_they_are(options):
+    gemm = replace(Gemm("g", 8, 64, 128, "tn", "e4m3"), **options)
+    with pytest.raises(InputError, match="only in layout tn, with rows a multiple of 16 bytes"):
+        replace(SKINNY, tile_k=128).kernel(gemm)
+    with pytest.raises(InputError, match="no steps of 64"):
+        SKINNY.kernel(Gemm("g", 8, 64, 128, "tn", "e4m3"))
+
+
+def test_a_that_is_stored_across_k_is_not_quantized():
+    gemm = Gemm("g", 64, 64, 128, "tt", "e4m3", quantize=True)
+    with pytest.raises(InputError, match="quantizes A only where it is stored along K"):
+        FLOAT8.kernel(gemm)
+    with pytest.raises(InputError, match="No parameters of the template fit"):
+        rank_kernels(gemm, H200)
 
 
 def test_the_text_says_where_it_comes_from():
@@ -714,31 +862,6 @@ def test_rows_that_tensor_maps_cannot_describe_are_copied_first(layout, copied):
     assert (WGMMA.cycles(gemm, H200) > WGMMA.cycles(aligned, H200)) is bool(copied)
 
 
-@pytest.mark.parametrize(
-    ("layout", "copied", "viewed"),
-    [("nn", "B", "A"), ("nt", "AB", ""), ("tn", "", "AB"), ("tt", "A", "B")],
-)
-def test_rows_along_k_are_read_in_views_instead(layout, copied, viewed):
-    gemm = Gemm("g", 63, 71, 60, layout, "bfloat16")
-    with_views = replace(WGMMA, views=True)
-    kernel = with_views.kernel(gemm)
-    assert [one.name for one in kernel.workspaces] == [f"{name.lower()}_rows" for name in copied]
-    maps = [one.tensor for one in kernel.tensor_maps]
-    counts = [8 if name in viewed else 0 if name in copied else 1 for name in "AB"]
-    assert [maps.count(name) for name in "AB"] == counts
-    aligned = Gemm("g", 64, 72, 64, layout, "bfloat16")
-    assert with_views.kernel(aligned) == WGMMA.kernel(aligned)
-
-
-def test_views_and_copies_are_offered_where_rows_along_k_are_not_aligned():
-    for gemm, offered in (
-        (Gemm("g", 72, 136, 201, "tn", "bfloat16"), {False, True}),
-        (Gemm("g", 71, 136, 200, "nt", "bfloat16"), {False}),
-        (HALF, {False}),
-    ):
-        assert {one.views for one in WgmmaParameters.fitting(gemm, H200)} == offered
-
-
 def test_tf32_takes_from_shared_memory_only_what_lies_along_k():
     linear = Gemm("g", 4096, 4096, 4096, "tn", "tf32")
     assert {one.template for one in rank_kernels(linear, H200)} == {"mma", "wgmma", "wgmma_tf32"}
@@ -756,15 +879,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
         replace(TF32, blocks=3),
         Gemm("g", 71, 70, 50, "tt", "3xtf32", ldb=53, ldc=71),
     ),
-    "wgmma-views": (
-        replace(WGMMA, tile_m=128, tile_n=192, consumers=2, blocks=3, views=True),
-        Gemm("g", 133, 200, 74, "tn", "bfloat16", bias=True, residual=True),
-    ),
-    "wgmma-views-of-a": (
-        replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, views=True),
-        Gemm("g", 70, 131, 65, "nn", "float16", ldc=132),
-    ),
-    "wgmma-views-of-few-rows": (replace(WGMMA, views=True), Gemm("g", 3, 1, 1, "tn", "bfloat16")),
     "wgmma-tf32": (
         replace(WGMMA, tile_n=128, tile_k=32, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "tf32", residual=True, activation="gelu"),
@@ -772,18 +886,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
     "wgmma-tf32-boxes": (
         replace(WGMMA, tile_m=128, tile_k=32, consumers=2, blocks=1),
         Gemm("g", 130, 100, 101, "tn", "tf32", ldb=104, bias=True, residual=True),
-    ),
-    "wgmma-tf32-views": (
-        replace(WGMMA, tile_m=128, tile_n=128, tile_k=32, cluster_n=2, blocks=3, views=True),
-        Gemm("g", 70, 200, 65, "tn", "tf32", ldc=201, bias=True, residual=True),
-    ),
-    "wgmma_tf32-views": (
-        replace(TF32, tile_m=96, tile_n=192, consumers=3, blocks=3, views=True),
-        Gemm("g", 133, 200, 75, "tn", "tf32", bias=True),
-    ),
-    "wgmma_tf32-views-of-b": (
-        replace(TF32, tile_n=128, consumers=2, cluster_m=2, blocks=3, views=True),
-        Gemm("g", 33, 101, 102, "tt", "3xtf32", ldb=103),
     ),
 }
 
@@ -793,16 +895,6 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
 def test_rows_that_are_not_aligned_are_multiplied(device, name):
     chosen, gemm = UNALIGNED[name]
     assert verify(device, chosen, gemm) <= 1
-
-
-@pytest.mark.slow
-def test_a_view_that_begins_elsewhere_is_found(device):
-    chosen, gemm = UNALIGNED["wgmma-views-of-a"]
-    kernel = chosen.kernel(gemm)
-    right, wrong = "k + i + view * DISTANCE % VIEWS", "k + i"
-    assert kernel.source.count(right) == 1
-    with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong"):
-        verify_on_device(device, replace(kernel, source=kernel.source.replace(right, wrong)), gemm)
 
 
 def test_short_sums_in_3xtf32_are_left_to_the_template_that_rounds():

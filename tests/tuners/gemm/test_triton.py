@@ -16,7 +16,7 @@ from pytest_gpuenergy.kernels import TritonKernel
 from pytest_gpuenergy.support import UnavailableError
 from pytest_gpuenergy.tuners import triton_candidates
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm
+from pytest_gpuenergy.workloads import LAYOUTS, MODES, Gemm, numbers
 
 SMALL_CARD = CardResources(90, 1, 128, 2048, 228 << 10, 227 << 10)
 H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
@@ -41,7 +41,7 @@ more = st.integers(0, 5)
 @given(
     st.tuples(sizes, sizes, sizes),
     st.sampled_from(LAYOUTS),
-    st.sampled_from(["float32", "3xtf32", "float16"]),
+    st.sampled_from(["float32", "3xtf32", "float16", "e4m3"]),
     st.tuples(more, more, more),
     ends(),
     several(),
@@ -49,12 +49,18 @@ more = st.integers(0, 5)
 )
 def test_each_candidate_is_right_for_all_sizes(mnk, layout, mode, between, end, more, data):
     m, n, k = mnk
+    if mode == "e4m3":
+        scaling = data.draw(st.sampled_from(["tensor", "row", "block"]))
+        end, more = {**end, "scaling": scaling}, {}
     bare = Gemm(
         "g", sum(more["groups"]) if "groups" in more else m, n, k, layout, mode, **more, **end
     )
     lda, ldb, ldc = (sum(one) for one in zip((bare.lda, bare.ldb, bare.ldc), between, strict=True))
     gemm = replace(bare, lda=lda, ldb=ldb, ldc=ldc)
-    inputs = {name: array.copy() for name, array in gemm.make_inputs(0).items()}
+    types = {tensor.name: tensor.dtype for tensor in gemm.inputs}
+    inputs = {
+        name: numbers(array, types[name]).copy() for name, array in gemm.make_inputs(0).items()
+    }
     inputs["A"][..., gemm.row_of_a :] = np.nan  # what lies between rows
     inputs["B"][..., gemm.row_of_b :] = np.nan
     if gemm.residual:
@@ -85,6 +91,32 @@ def test_no_candidate_is_listed_twice(mode):
 def test_each_mode_has_its_precision(mode, precision):
     found = triton_candidates(Gemm("g", 64, 64, 64, mode=mode), H200)
     assert {one.constants["precision"] for one in found} == {precision}
+
+
+@pytest.mark.parametrize(
+    ("options", "constants"),
+    [
+        ({}, {"scaling": "tensor", "most_imprecise": 128}),
+        ({"accumulation": "fast"}, {"scaling": "tensor", "most_imprecise": 0}),
+        ({"scaling": "block"}, {"scaling": "block", "tile_k": 128, "b_scale_row": 32}),
+    ],
+)
+def test_8_bit_products_are_added_as_they_say(options, constants):
+    gemm = Gemm("g", 4096, 4096, 4096, "tn", "e4m3", **options)
+    found = triton_candidates(gemm, H200)
+    assert len(found) >= 12
+    assert all(constants.items() <= one.constants.items() for one in found)
+
+
+def test_it_does_not_quantize():
+    gemm = Gemm("g", 64, 64, 64, "tn", "e4m3", quantize=True)
+    with pytest.raises(UnavailableError, match="compare with the product without quantize"):
+        triton_candidates(gemm, H200)
+
+
+def test_8_bit_products_need_their_tensor_cores():
+    with pytest.raises(UnavailableError, match="takes a GPU of sm_89 or later"):
+        triton_candidates(Gemm("g", 64, 64, 64, "tn", "e4m3"), replace(H200, capability=80))
 
 
 def test_a_program_computes_several_tiles_where_there_are_more_than_the_card_holds():

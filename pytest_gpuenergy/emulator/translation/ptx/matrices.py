@@ -27,9 +27,9 @@ _ROWS = re.compile(
 )
 _WARPGROUP_PRODUCT = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<columns>\d+)k(?P<depth>\d+)\.f32"
-    r"\.(?P<type>f16|bf16|tf32)\.(?P=type)"
+    r"\.(?:(?P<type>f16|bf16|tf32)\.(?P=type)|(?P<a>e4m3|e5m2)\.(?P<b>e4m3|e5m2))"
 )
-_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8}
+_DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 _MOST_COLUMNS = 256
 _REGISTERS_OF_A = 4
 
@@ -104,7 +104,7 @@ def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: N
     Its operands are accumulators, A, B, scale-d, and then constants: the factors of A and B, and
     whether they are transposed.
     """
-    kind, columns = found["type"], int(found["columns"])
+    kind, columns = found["type"] or found["a"], int(found["columns"])
     if int(found["depth"]) != _DEPTHS[kind] or columns % 8 or not 8 <= columns <= _MOST_COLUMNS:
         return ""
     if len(operands) < 4:
@@ -112,7 +112,7 @@ def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: N
     d, a = elements(operands[0]), elements(operands[1])
     in_registers = operands[1].startswith("{")
     # Only elements of 16 bits can be transposed, and only in shared memory.
-    transposable = (kind != "tf32") * (2 - in_registers)
+    transposable = (kind in ("f16", "bf16")) * (2 - in_registers)
     constants = operands[4:]
     if len(constants) != 2 + transposable or not all(map(names.constant, constants)):
         return ""
@@ -120,7 +120,8 @@ def _warpgroup_product(found: re.Match[str], operands: tuple[str, ...], names: N
         return ""
     numbers = [f"(int){names.value(text)}" for text in constants]
     flags = [*["0"] * (2 - transposable), *numbers[2:]]
-    arguments = ", ".join([f"{HOST}matrix_{kind}", str(columns), *numbers[:2], *flags])
+    kinds = (f"{HOST}matrix_{one}" for one in (kind, found["b"] or kind))
+    arguments = ", ".join([*kinds, str(columns), *numbers[:2], *flags])
     places = [names.place(text) for text in d]
     words, a_descriptor = "nullptr", "0"
     if in_registers:
