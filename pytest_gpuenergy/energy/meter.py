@@ -140,7 +140,7 @@ class EnergyMeter:
                 edges.append(source.next_edge(stride))
                 self._warmth.note(edges[-1])
                 settling = self._warmth.settling(_recent(source, stride))
-                if not self._preheat.goes_on(now_s(), settling):
+                if not self._preheat.goes_on(now_s(), settling, is_awaited=False):
                     break
             self._preheat.end(now_s())
             repeater.stop()
@@ -308,15 +308,18 @@ class Preheat:
             self._left_s = min(self._longest_s, self._left_s + pause_s)
             self._recent.clear()
 
-    def goes_on(self, now_s: float, settling: Settling | None) -> bool:
-        """Return whether to heat the card further at ``now_s``; if not, call `end`."""
+    def goes_on(self, now_s: float, settling: Settling | None, *, is_awaited: bool = True) -> bool:
+        """Return whether to heat the card further at ``now_s``; if not, call `end`.
+
+        Only a heat-up that is awaited is announced.
+        """
         if self._since_s is None:
             self._since_s, self._is_announced = now_s, False
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or left_s <= 0 or self._is_settled(now_s, settling):
             self.end(now_s)
             return False
-        if not self._is_announced and now_s - self._since_s >= _NEWS_S:
+        if is_awaited and not self._is_announced and now_s - self._since_s >= _NEWS_S:
             self._is_announced = True
             self._announce(left_s)
         return True

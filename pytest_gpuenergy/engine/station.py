@@ -7,6 +7,7 @@ in an orderly way. Closing restores the card's settings and cannot be interrupte
 from __future__ import annotations
 
 import atexit
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -195,7 +196,8 @@ class Station:
         choose_source(device)  # raises once here rather than for every kernel
         settings = MeterSettings(preheat_s=preheat_s, min_launches=min_launches)
         # Figures of an emulated GPU must not depend on earlier runs.
-        memory = None if device.emulated else cache_dir("cooling") / f"{device.uuid}.json"
+        digest = hashlib.sha256(device.uuid.encode()).hexdigest()
+        memory = None if device.emulated else cache_dir("cooling") / f"{digest}.json"
         return Harness(
             device,
             settings,

@@ -15,8 +15,8 @@ from pytest_gpuenergy.support.files import is_file, is_there, own_folder
 
 _COMPILED = "COMPILE_CACHE_DIR"
 CACHE_FOLDERS = (
-    *("charts", "chosen", "cubin", "cutlass", "emulated/host", "emulated/traffic", "lowered"),
-    *("programs", "references", "seeds", "triton", "verified"),
+    *("charts", "chosen", "cooling", "cubin", "cutlass", "emulated/host", "emulated/traffic"),
+    *("lowered", "programs", "references", "seeds", "triton", "verified"),
 )
 """Folders that this package creates in its cache."""
 CACHE_ENTRY = re.compile(

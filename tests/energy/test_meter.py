@@ -575,6 +575,17 @@ def test_the_time_left_is_announced_once_in_each_heat_up():
     assert told == [11.0, 7.0]
 
 
+def test_a_heating_up_that_nobody_awaits_is_not_announced():
+    told: list[float] = []
+    preheat = Preheat(12.0, told.append)
+    for now_s in range(5):
+        assert preheat.goes_on(float(now_s), COLD, is_awaited=False)
+    assert told == []
+    preheat.end(5.0)
+    seconds(preheat)
+    assert told == [6.0]
+
+
 def test_a_heating_up_of_less_than_a_second_is_not_announced():
     told: list[float] = []
     preheat = Preheat(12.0, told.append)

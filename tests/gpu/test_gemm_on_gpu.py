@@ -67,6 +67,23 @@ def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     check_offered(gpu, gemm)
 
 
+FLOAT8: list[dict[str, Any]] = [
+    {"accumulation": "fast"},
+    {"scaling": "row"},
+    {"scaling": "block", "bias": True, "residual": True},
+    {"scaling": "row", "quantize": True},
+    {"scaling": "block", "quantize": True},
+]
+
+
+@pytest.mark.parametrize("options", FLOAT8, ids=str)
+@pytest.mark.parametrize("mode", ["e4m3", "e5m2"])
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("sizes", [(7, 13, 5), (13, 264, 4112), (129, 257, 4099)], ids=str)
+def test_offered_parameters_multiply_8_bit_numbers(gpu, sizes, layout, mode, options):
+    check_offered(gpu, Gemm("g", *sizes, layout, mode, **options))
+
+
 ENDS: list[dict[str, Any]] = [
     {"bias": True, "activation": "gelu", "residual": True},
     {"bias": True, "activation": "gelu_tanh"},

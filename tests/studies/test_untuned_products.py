@@ -42,6 +42,7 @@ def ours(k, mode, time_ms, rank=0, **more):
 
 
 LINES = [
+    ours(65, "bfloat16", 8.0),
     ours(65, "bfloat16", 2.0, energy_mj=4.0),
     ours(65, "bfloat16", 1.0, rank=1),
     line(65, "bfloat16", 4.0, contender="cublas", energy_mj=5.0),

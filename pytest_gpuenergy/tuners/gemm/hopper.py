@@ -32,7 +32,16 @@ def can_be_mapped(gemm: Gemm, row: int) -> bool:
     return row * gemm.element_bytes % ROW_BYTES == 0
 
 
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
+def groups_are_boxed(gemm: Gemm) -> bool:
+    """Return whether boxes of A can begin where groups do, at multiples of 16 bytes in a line.
+
+    Where A is stored transposed, groups begin within its lines. An H200 ends a kernel with an
+    illegal instruction at other places.
+    """
+    first = math.gcd(*gemm.groups[:-1]) if gemm.a_transposed else 0
+    return first * gemm.element_bytes % ROW_BYTES == 0
+
+
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
 def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
     """Return copies of operands with rows that tensor maps can describe, by the operands' names."""
@@ -202,8 +211,10 @@ class HopperTiling(Tiling):
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what the template needs that a product lacks; None if it can compute it."""
-        del gemm
-        return None
+        if groups_are_boxed(gemm):
+            return None
+        rows = ROW_BYTES // gemm.element_bytes
+        return f"needs groups of multiples of {rows} rows in layout {gemm.layout}"
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:

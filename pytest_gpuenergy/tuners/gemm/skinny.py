@@ -18,6 +18,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     can_be_mapped,
+    groups_are_boxed,
     matrix_map,
     places_after,
 )
@@ -305,9 +306,8 @@ def _depths(gemm: Gemm) -> tuple[int, ...]:
 
 
 def _a_mapped(gemm: Gemm) -> bool:
-    """Return whether a tensor map describes A, whose boxes must begin at multiples of 16 bytes."""
-    columns = gemm.first_rows if gemm.a_transposed and gemm.groups else ()
-    return can_be_mapped(gemm, gemm.lda) and all(can_be_mapped(gemm, one) for one in columns)
+    """Return whether a tensor map describes A, in boxes that begin where groups do."""
+    return can_be_mapped(gemm, gemm.lda) and groups_are_boxed(gemm)
 
 
 def _b_mapped(gemm: Gemm) -> bool:

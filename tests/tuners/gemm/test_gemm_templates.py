@@ -266,11 +266,11 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
     ),
     "wgmma-groups-clusters": (
         replace(WGMMA, tile_n=128, cluster_m=2, blocks=2),
-        Gemm("g", 171, 136, 72, "nt", "bfloat16", groups=(3, 64, 104), residual=True),
+        Gemm("g", 176, 136, 72, "nt", "bfloat16", groups=(8, 64, 104), residual=True),
     ),
     "wgmma-groups-padded": (
         replace(WGMMA, tile_m=128, cluster_n=2, blocks=1, whole_tiles=True),
-        Gemm("g", 131, 72, 69, "tt", "float16", groups=(65, 0, 66)),
+        Gemm("g", 131, 72, 69, "tt", "float16", groups=(72, 0, 59)),
     ),
     "skinny-groups-columns": (
         replace(SKINNY, copying_warps=4),
@@ -330,6 +330,26 @@ def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right
     broken = replace(kernel, source=kernel.source.replace(right, wrong))
     with pytest.raises(KernelFault, match=r"of C .* (is|are) wrong|race|fence"):
         verify_on_device(device, broken, gemm)
+
+
+@pytest.mark.parametrize(
+    ("mode", "groups", "rows"), [("bfloat16", (8, 4, 2), 8), ("3xtf32", (4, 2, 2), 4)]
+)
+def test_groups_within_lines_of_a_must_begin_where_boxes_can(mode, groups, rows):
+    """An H200 has no boxes that begin at other places than multiples of 16 bytes."""
+    product = Gemm("g", sum(groups), 72, 72, "nt", mode, groups=groups)
+    for chosen in (WGMMA, TF32):
+        if mode in chosen.modes:
+            with pytest.raises(
+                InputError, match=f"groups of multiples of {rows} rows in layout nt"
+            ):
+                chosen.kernel(product)
+    assert rank_kernels(product, H200)[0].template not in ("wgmma", "wgmma_tf32")
+    aligned = replace(product, groups=(groups[0], 0, groups[1] + groups[2]))
+    by_rows = replace(product, layout="tn", lda=0, ldb=0)
+    for fitting in (aligned, by_rows):
+        templates = {one.template for one in rank_kernels(fitting, H200)}
+        assert templates & {"wgmma", "wgmma_tf32"}
 
 
 def test_where_a_may_be_copied_depends_on_the_first_rows_of_groups():
