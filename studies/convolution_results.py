@@ -38,6 +38,9 @@ from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, networ
 RECORDS = Path(__file__).resolve().parent.parent / "bench" / "records"
 GROUPS = {"cases": ("case",), "ResNet and YOLO": ("resnet", "yolo"), "drawn": ("drawn",)}
 """The beginnings of the names of layers in a group."""
+_MOST_OF_FINAL = 1.1
+"""The time of a launch under a steady load, relative to that in a short window, above which the
+queue has run empty: such an energy is left out."""
 _KEPT = 3
 """The kernels of a layer that records keep."""
 
@@ -137,6 +140,9 @@ def _has(layer: Layer, figure: str) -> bool:
 def _layers_of(stored: dict[str, Any]) -> dict[tuple[str, str, str], Layer]:
     found: dict[tuple[str, str, str], Layer] = {}
     rows = [row for row in stored["rows"] if "missed" not in row]
+    for row in rows:
+        if row.get("steady_us", 0.0) > _MOST_OF_FINAL * row.get("final_us", math.inf):
+            del row["steady_us"], row["mj"]
     about = {name: part for name, part in stored.items() if name != "rows"}
     for row in rows:
         if "template" in row and "us" in row:
@@ -388,6 +394,7 @@ def plot(layers: Sequence[Layer]) -> dict[str, Any]:
 def write_records(layers: Sequence[Layer], folder: Path) -> int:
     """Write the fastest kernels of bundled layers to record files; return the number of files."""
     some = [layer for layer in layers if layer.group != "drawn"]
+    driver = next(one.about["driver"] for one in layers if "driver" in one.about)
     for layer in some:
         best = layer.kernels[:_KEPT]
         records = []
@@ -401,9 +408,11 @@ def write_records(layers: Sequence[Layer], folder: Path) -> int:
             layer.conv,
             "template",
             layer.about["gpu"],
-            layer.about["driver"],
+            layer.about.get("driver", driver),
             {"gpuenergy": __version__},
-            layer.about["date"],
+            layer.about.get(
+                "date", next(one.about["date"] for one in layers if "date" in one.about)
+            ),
             count,
             count,
             tuple(records),

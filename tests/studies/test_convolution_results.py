@@ -127,6 +127,16 @@ def test_each_point_of_the_plot_is_a_layer_with_energy(trials):
     assert values[1]["mJ for a GFLOP"] == pytest.approx(2 * values[0]["mJ for a GFLOP"])
 
 
+def test_an_energy_with_gaps_between_launches_is_left_out(tmp_path):
+    rows = rows_of("case5", SIZES["case5"], 4.0, 8.0, mj=2.0)
+    for row in rows:
+        if "mj" in row:
+            row["steady_us"] = (1.05 if row.get("cudnn") else 1.2) * row["final_us"]
+    (layer,) = read_layers([stored(tmp_path / "t.json.gz", rows)])
+    assert "mj" not in layer.kernels[0]
+    assert layer.cudnn["nhwc"]["mj"] == 4.0
+
+
 def test_without_energy_there_is_no_plot(tmp_path):
     rows = rows_of("drawn01", SIZES["drawn01"], 5.0, 4.0)
     layers = read_layers([stored(tmp_path / "t.json.gz", rows)])

@@ -376,6 +376,19 @@ def test_what_can_be_packed_is_offered_in_both_ways(name):
     assert any(not one.packed for one in offered) is (name != "window")
 
 
+@pytest.mark.parametrize(
+    ("layout", "channels", "window", "early"),
+    [("nchw", 40, 3, {True}), ("nhwc", 41, 1, {False}), ("nhwc", 3, 7, {False, True})],
+)
+def test_launches_begin_early_where_that_saves_time(layout, channels, window, early):
+    conv = conv_of(1, 24, 24, 8, channels, window, window, 1, 0, mode="float16", layout=layout)
+    packed = [one for one in ImplicitParameters.fitting(conv, H100) if one.packed]
+    assert {one.early for one in packed} == early
+    assert all(one.early for one in packed if one.unrolled)
+    for one in packed[:1]:
+        assert [launch.early for launch in one.kernel(conv).launches] == [False, one.early]
+
+
 @pytest.mark.parametrize(("channels", "unrolls"), [(3, True), (64, False)])
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
 def test_windows_are_unrolled_where_there_are_few_channels(channels, unrolls, layout):
