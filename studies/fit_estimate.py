@@ -580,7 +580,7 @@ def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> FittedCosts:
     costs["hopper"] = fit_energies(steady, costs["hopper"])
     # Trials with few rows found their matrices in the L2, where this cannot be seen.
     for family in ("mma", "hopper"):
-        costs[family] = replace(costs[family], few_rows_share=FEW_ROWS_SHARE)
+        costs[family] = structs.replace(costs[family], few_rows_share=FEW_ROWS_SHARE)
     costs["simt"] = Costs()
     return FittedCosts(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
 
