@@ -359,8 +359,8 @@ _ALL: dict[str, tuple[float, float]] = {
     "start_cycles": (1500, 0.5),
 }
 FEW_ROWS_SHARE = 1.6
-"""The time of products with few rows by templates for many, whose matrices come from memory, relative
-to the estimate (docs/notes/decoding.md)."""
+"""What products with few rows take by templates for many, relative to the estimate, where their
+matrices come from memory (docs/notes/decoding.md)."""
 EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
     "mma": {
         **_ALL,

@@ -102,7 +102,7 @@ class HostKernel:
                 self._inspector.run(order_seed=order_seed % 2)
         if self._program is None:
             self._program = self._stack.enter_context(self._start())
-        elif self._stride:
+        if self._stride:
             # Find out by a launch which elements the part writes, and restore the outputs.
             self._keep(self._earlier)
             self._launch(fresh=False, stride=self._stride)
@@ -111,6 +111,8 @@ class HostKernel:
                 new = arena.words(writable=True)
                 self._written.append(written := np.flatnonzero(old != new))
                 new[written] = old[written]
+        elif not self._divisible:
+            self._keep(self._earlier)
         self._launch_s = self._launch(order_seed=order_seed)
         if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
             # A power of two, so that it hardly depends on how fast the host is.
@@ -149,8 +151,10 @@ class HostKernel:
         elif self._launch_s > _WHOLE_S:
             return
         elif self._launch_s > _AFFORDABLE_S and not once:
-            for arena, result in zip(self._outputs, self._results, strict=True):
-                arena.words(writable=True)[:] = result  # for the single launch that follows
+            # For the single launch that follows. What the latest run left as it was stays.
+            parts = zip(self._outputs, self._earlier, self._results, strict=True)
+            for arena, earlier, result in parts:
+                np.copyto(arena.words(writable=True), result, where=earlier != result)
         else:
             self._before()
             most, budget_s = (1, 0.0) if once else (_MOST, _BUDGET_S)
