@@ -10,7 +10,7 @@ from .account.account import (
     step_key as step_key,
 )
 from .account.change_savings import (
-    Change as Change,
+    CallChange as CallChange,
     change_lines as change_lines,
     change_savings as change_savings,
 )

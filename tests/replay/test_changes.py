@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
-from pytest_gpuenergy.replay import Change, UniqueCall, change_lines, change_savings
+from pytest_gpuenergy.replay import CallChange, UniqueCall, change_lines, change_savings
 
 
 def measurement(energy_mj: float, time_ms: float = 1.0, **changes: object) -> Measurement:
@@ -29,7 +29,7 @@ def measurement(energy_mj: float, time_ms: float = 1.0, **changes: object) -> Me
 
 
 def test_a_change_saves_as_often_as_the_step_makes_what_it_changes():
-    change = Change("multiply in float8", "c1", "c1-float8", {0: 4, 1: 1}, 0.03)
+    change = CallChange("multiply in float8", "c1", "c1-float8", {0: 4, 1: 1}, 0.03)
     measured = {"c1": measurement(10.0, 2.0), "c1-float8": measurement(6.0, 1.5)}
     first, second = change_savings([change], measured, "current")
     assert (first.step, first.calls, first.energy_mj) == (0, 4, 40.0)
@@ -40,7 +40,7 @@ def test_a_change_saves_as_often_as_the_step_makes_what_it_changes():
 
 @pytest.mark.parametrize("lacking", ["before", "after"])
 def test_what_was_not_measured_saves_nothing(lacking):
-    change = Change("fuse", "before", "after", {0: 1})
+    change = CallChange("fuse", "before", "after", {0: 1})
     measured = {"before": measurement(10.0), "after": measurement(6.0)}
     measured[lacking] = replace(measured[lacking], time_ms=None, energy_mj=None, raw_energy_mj=None)
     assert change_savings([change], measured, "current") == []
@@ -53,7 +53,7 @@ def test_only_savings_beyond_their_interval_are_shown_and_the_largest_first():
         f"c1-{name}": measurement(energy_mj)
         for name, energy_mj in [("a", 9.5), ("b", 12.0), ("c", 8.0), ("d", 4.0)]
     }
-    changes = [Change(f"change {name}", "c1", f"c1-{name}", {0: 1}) for name in "abcd"]
+    changes = [CallChange(f"change {name}", "c1", f"c1-{name}", {0: 1}) for name in "abcd"]
     head, _, *rows = change_lines(change_savings(changes, measured, "current"), "prefill")
     assert head == "prefill: 2 changes that save most, of 4 that were measured"
     assert [row.split()[-1] for row in rows] == ["d", "c"]

@@ -82,7 +82,7 @@ class _Problem:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _LibraryPart:
     """What one call of cuBLASLt computes: all products of a batch, or those of a group.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Part:
 class _PlannedPart:
     """A part with its algorithm."""
 
-    part: _Part
+    part: _LibraryPart
     problem: _Problem
     algorithm: Any
 
@@ -249,7 +249,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     )
 
 
-def _offered_of(call: LibraryCall, io: IoContract, part: _Part) -> list[Any]:
+def _offered_of(call: LibraryCall, io: IoContract, part: _LibraryPart) -> list[Any]:
     """Return the results of cuBLASLt's heuristics for a part of a call."""
     handle, library = _handle(), _library()
     problem = _problem_of(call, io, part)
@@ -342,11 +342,11 @@ def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
     return int(value[0])
 
 
-def _parts(call: LibraryCall, io: IoContract) -> list[_Part]:
+def _parts(call: LibraryCall, io: IoContract) -> list[_LibraryPart]:
     """Return what is computed by a call of cuBLASLt each: all products, or each group with rows."""
     options, c = call.all_options, _tensor(call, io, "c")
     if not options["groups"]:
-        return [_Part(c.shape[-2], {})]
+        return [_LibraryPart(c.shape[-2], {})]
     a, b = _tensor(call, io, "a"), _tensor(call, io, "b")
     row_of_a = 1 if options["a_transposed"] else a.shape[-1]
     columns = int(options["columns"]) or c.shape[-1]
@@ -361,7 +361,7 @@ def _parts(call: LibraryCall, io: IoContract) -> list[_Part]:
         itemsize = c.nbytes // c.size
         offsets = {parameter: itemsize * count for parameter, count in elements.items()}
         if rows:
-            parts.append(_Part(rows, offsets))
+            parts.append(_LibraryPart(rows, offsets))
         first += rows
     return parts
 
@@ -385,7 +385,7 @@ def _compute_type(call: LibraryCall, io: IoContract) -> int:
     return number
 
 
-def _problem_of(call: LibraryCall, io: IoContract, part: _Part) -> _Problem:
+def _problem_of(call: LibraryCall, io: IoContract, part: _LibraryPart) -> _Problem:
     library, compute = _library(), _compute_type(call, io)
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     options, rows = call.all_options, part.rows

@@ -152,8 +152,8 @@ class HostKernel:
             return
         elif self._launch_s > _AFFORDABLE_S and not once:
             # For the single launch that follows. What the latest run left as it was stays.
-            parts = zip(self._outputs, self._earlier, self._results, strict=True)
-            for arena, earlier, result in parts:
+            both = zip(self._outputs, self._earlier, self._results, strict=True)
+            for arena, earlier, result in both:
                 np.copyto(arena.words(writable=True), result, where=earlier != result)
         else:
             self._before()

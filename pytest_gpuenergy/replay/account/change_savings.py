@@ -20,7 +20,7 @@ SHOWN = 5
 """The number of changes of a step in the terminal."""
 
 
-class Change(Struct, frozen=True):
+class CallChange(Struct, frozen=True):
     """A change of what a model calls.
 
     Attributes:
@@ -55,7 +55,7 @@ class ChangeSaving(Struct, frozen=True):
 
     step: int
     cap: str
-    change: Change
+    change: CallChange
     calls: int
     energy_mj: float
     saved_mj: float
@@ -64,7 +64,7 @@ class ChangeSaving(Struct, frozen=True):
 
 
 def change_savings(
-    changes: Sequence[Change], measured: Mapping[str, Measurement], cap: str
+    changes: Sequence[CallChange], measured: Mapping[str, Measurement], cap: str
 ) -> list[ChangeSaving]:
     """Return the savings of the changes that were measured, for each step the largest first."""
     found = []

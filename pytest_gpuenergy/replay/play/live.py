@@ -33,7 +33,7 @@ from pytest_gpuenergy.replay.account.account import (
     module_level,
     step_key,
 )
-from pytest_gpuenergy.replay.account.change_savings import Change
+from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.changes import ResultReads, changes_of, fusible_modules
@@ -294,7 +294,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 for step, whole, _ in captured:
                     if profile.graph_differs:
                         key = f"{step_key(step, GRAPH)}-from-host"
-                        change = Change(
+                        change = CallChange(
                             "capture the calls that are made from the host",
                             *(step_key(step, GRAPH), key, {step: 1}),
                         )
@@ -304,7 +304,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         continue
                     own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
                     for found in changes_of(call, own, reads[0 if call.turns else 1]):
-                        change = Change(
+                        change = CallChange(
                             f"{call.operator}: {found.words}",
                             *(call.id, f"{call.id}-{found.name}"),
                             {step: n for step, n in call.in_graph.steps.items() if step in steps},
@@ -322,7 +322,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         except Exception as problem:  # the compiler may raise anything
                             missing[before] = str(problem).strip().partition("\n")[0]
                             continue
-                        change = Change(
+                        change = CallChange(
                             f"fuse the {group.operators} calls of {group.name} by torch.compile",
                             *(before, f"{before}-fused", {step: group.count}, error),
                         )

@@ -21,7 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     gaps_key,
     step_key,
 )
-from pytest_gpuenergy.replay.account.change_savings import Change
+from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
@@ -42,7 +42,7 @@ class PlannedChange:
         items: What is changed, and what of the present has not been measured otherwise.
     """
 
-    change: Change
+    change: CallChange
     items: Sequence[Replayable]
 
 
