@@ -247,6 +247,11 @@ class Gemm(SumsOfProducts):
         """The first row of each group in A and C, and then M."""
         return tuple(itertools.accumulate(self.groups, initial=0))
 
+    @functools.cached_property
+    def most_rows(self) -> int:
+        """The rows of C in a product, or in the largest group."""
+        return max(self.groups, default=self.M)
+
     def first_tiles(self, height: int) -> tuple[int, ...]:
         """Return the first row of tiles of each group, and the number of all rows of tiles.
 

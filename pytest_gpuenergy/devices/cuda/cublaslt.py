@@ -113,7 +113,7 @@ class _PlannedPart:
         c = (addresses["c"], problem.c)
         addend = (addresses.get("residual", addresses["c"]), problem.c)
         for parameter in _POINTERS.keys() & addresses.keys():
-            _set_pointer(problem.operation, parameter, addresses[parameter])
+            _set_attribute(problem.operation, _POINTERS[parameter], addresses[parameter], np.uint64)
         one, zero, algorithm = (x.ctypes.data for x in (_ONE, _ZERO, self.algorithm))
         workspace = (addresses["workspace"], workspace_bytes)
         factors = (one, *b, *a, one if "residual" in addresses else zero)
@@ -182,8 +182,7 @@ def grouped_launch(
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     options, parts = call.all_options, _parts(call, io)
     count = len(parts)
-    columns = int(options["columns"]) or c.shape[-1]
-    depth = int(options["depth"]) or b.shape[-1 if options["b_transposed"] else -2]
+    columns, depth = _columns_and_depth(call, io)
     transposed = (options["b_transposed"], options["a_transposed"])  # cuBLAS's A is our B
     operations = [[_TRANSPOSED if one else 0] * count for one in transposed]
     sizes = ([columns] * count, [part.rows for part in parts], [depth] * count)
@@ -349,7 +348,7 @@ def _parts(call: LibraryCall, io: IoContract) -> list[_LibraryPart]:
         return [_LibraryPart(c.shape[-2], {})]
     a, b = _tensor(call, io, "a"), _tensor(call, io, "b")
     row_of_a = 1 if options["a_transposed"] else a.shape[-1]
-    columns = int(options["columns"]) or c.shape[-1]
+    columns, _ = _columns_and_depth(call, io)
     parts, first = [], 0
     for number, rows in enumerate(map(int, str(options["groups"]).split(","))):
         elements = {
@@ -364,6 +363,13 @@ def _parts(call: LibraryCall, io: IoContract) -> list[_LibraryPart]:
             parts.append(_LibraryPart(rows, offsets))
         first += rows
     return parts
+
+
+def _columns_and_depth(call: LibraryCall, io: IoContract) -> tuple[int, int]:
+    """Return N and K, which the shapes of B and C tell if the call does not."""
+    options, b, c = call.all_options, _tensor(call, io, "b"), _tensor(call, io, "c")
+    depth = b.shape[-1 if options["b_transposed"] else -2]
+    return int(options["columns"]) or c.shape[-1], int(options["depth"]) or depth
 
 
 def _compute_type(call: LibraryCall, io: IoContract) -> int:
@@ -389,48 +395,32 @@ def _problem_of(call: LibraryCall, io: IoContract, part: _LibraryPart) -> _Probl
     library, compute = _library(), _compute_type(call, io)
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     options, rows = call.all_options, part.rows
-    columns = int(options["columns"]) or c.shape[-1]
-    depth = int(options["depth"]) or b.shape[-1 if options["b_transposed"] else -2]
+    columns, depth = _columns_and_depth(call, io)
     operation = library.matmul_desc_create(compute, _FLOAT32)
     stored_a, stored_b = (depth, rows), (columns, depth)
-    attributes = library.MatmulDescAttribute
-    transposed = np.array([_TRANSPOSED], np.int32)
     if options["a_transposed"]:  # A is the second operand
         stored_a = stored_a[::-1]
-        library.matmul_desc_set_attribute(
-            operation, attributes.TRANSB, transposed.ctypes.data, transposed.nbytes
-        )
+        _set_attribute(operation, "TRANSB", _TRANSPOSED)
     if options["b_transposed"]:
         stored_b = stored_b[::-1]
-        library.matmul_desc_set_attribute(
-            operation, attributes.TRANSA, transposed.ctypes.data, transposed.nbytes
-        )
+        _set_attribute(operation, "TRANSA", _TRANSPOSED)
     if options["activation"] not in _EPILOGUES:
         raise KernelFault("constraints", f"{call.label} has no {options['activation']}.")
     biased = "bias" in call.tensors
     epilogue = _EPILOGUES[str(options["activation"])] + (_WITH_BIAS if biased else 0)
     if epilogue:
-        number = np.array([epilogue], np.int32)
-        library.matmul_desc_set_attribute(
-            operation, attributes.EPILOGUE, number.ctypes.data, number.nbytes
-        )
+        _set_attribute(operation, "EPILOGUE", epilogue)
     if options["scaling"]:
         if options["scaling"] not in _SCALE_MODES:
             raise KernelFault("constraints", f"{call.label} has no scaling {options['scaling']}.")
         of_a, of_b = _SCALE_MODES[str(options["scaling"])]
-        for attribute, value in (
-            (attributes.A_SCALE_MODE, np.array([of_b], np.int32)),
-            (attributes.B_SCALE_MODE, np.array([of_a], np.int32)),
-            (attributes.FAST_ACCUM, np.array([options["fast_accumulation"]], np.int8)),
-        ):
-            library.matmul_desc_set_attribute(operation, attribute, value.ctypes.data, value.nbytes)
+        _set_attribute(operation, "A_SCALE_MODE", of_b)
+        _set_attribute(operation, "B_SCALE_MODE", of_a)
+        _set_attribute(operation, "FAST_ACCUM", int(options["fast_accumulation"]), np.int8)
     for parameter in _POINTERS.keys() & call.tensors.keys():
-        _set_pointer(operation, parameter, _SOMEWHERE)
+        _set_attribute(operation, _POINTERS[parameter], _SOMEWHERE, np.uint64)
     if biased and len(c.shape) > 2:
-        distance = np.array([columns], np.int64)
-        library.matmul_desc_set_attribute(
-            operation, attributes.BIAS_BATCH_STRIDE, distance.ctypes.data, distance.nbytes
-        )
+        _set_attribute(operation, "BIAS_BATCH_STRIDE", columns, np.int64)
     return _Problem(
         operation,
         _layout(a, stored_a, batched=len(c.shape) > 2),
@@ -454,10 +444,13 @@ def _layout(tensor: Tensor, stored: tuple[int, int], *, batched: bool) -> int:
     return layout
 
 
-def _set_pointer(operation: int, parameter: str, address: int) -> None:
-    pointer = np.array([address], np.uint64)
-    attribute = _library().MatmulDescAttribute[_POINTERS[parameter]]
-    _library().matmul_desc_set_attribute(operation, attribute, pointer.ctypes.data, pointer.nbytes)
+def _set_attribute(
+    operation: int, name: str, number: int, dtype: type[np.integer[Any]] = np.int32
+) -> None:
+    """Set an attribute of a product's descriptor, which cuBLASLt keeps as ``dtype``."""
+    value, library = np.array([number], dtype), _library()
+    attribute = library.MatmulDescAttribute[name]
+    library.matmul_desc_set_attribute(operation, attribute, value.ctypes.data, value.nbytes)
 
 
 def _tensor(call: LibraryCall, io: IoContract, parameter: str) -> Tensor:

@@ -105,7 +105,7 @@ def product_cycles(
     every = tiling.tiles(gemm) * tiling.steps(gemm) * tiling.cluster_blocks
     limited = step.energy_cycles * every / card.multiprocessors
     bounds = [limited]
-    if max(gemm.groups or (gemm.M,)) <= FEW_ROWS:
+    if gemm.most_rows <= FEW_ROWS:
         total *= costs.few_rows_share
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
         bounds.append(costs.start_cycles + costs.first_cycles + moved)

@@ -17,12 +17,14 @@ from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_first_launch
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_copies
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, stored_as
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
+DEPTH_BYTES = 32
+"""The bytes of an operand's row in one instruction (PTX ISA, ``wgmma.mma_async``)."""
 ROW_BYTES = 16
 """The distance of rows in a matrix that a tensor map describes is a multiple of this."""
 
@@ -210,7 +212,7 @@ class HopperTiling(Tiling):
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
-        """Return what the template needs that a product lacks; None if it can compute it."""
+        """Return what a product lacks: groups that begin where boxes can."""
         if groups_are_boxed(gemm):
             return None
         rows = ROW_BYTES // gemm.element_bytes
@@ -243,7 +245,7 @@ class HopperTiling(Tiling):
         at_once = self.at_once(gemm, card)
         # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
         rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
-        most = math.ceil(max(gemm.groups or (gemm.M,)) / rows)
+        most = math.ceil(gemm.most_rows / rows)
         square = max(1, min(most, round(math.sqrt(at_once * columns / rows))))
         for tiling in super().divided(gemm, card):
             if tiling.blocks == 0 and self.tiles(gemm) > at_once:
@@ -329,18 +331,14 @@ class HopperTiling(Tiling):
         return product_cycles(gemm, self, card, step, costs) + padding
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        self.check_mode(gemm)
-        if reason := self.refusal(gemm):
-            raise InputError(f"The template {self.template} {reason}.")
+        self.check_product(gemm)
         _, others, consumers = _REGISTERS[self.consumers]
-        sums = range(self.instruction_sums)  # in PTX
-        constants = {
+        constants: dict[str, Constant] = {
             "CLUSTERED": self.cluster_blocks > 1,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
-            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in sums)}"',
-            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in sums),
+            **sums_constants(self.instruction_sums),
             **self.instruction_constants(gemm),
         }
         texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.text}"]
@@ -355,7 +353,7 @@ class HopperTiling(Tiling):
         kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
         if not copies:
             return kernel
-        return with_first_launch(kernel, _padding_launch(copies), copies)
+        return with_copies(kernel, [_padding_launch(copies)], copies)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
@@ -365,11 +363,11 @@ class HopperTiling(Tiling):
             ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
             ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
         ):
-            if (copy := copies.get(name)) is not None:
-                distance = copy.shape[-1]
+            if name in copies:
+                distance = copies[name].shape[-1]
             dims = (gemm.K, rows) if along_k else (rows, gemm.K)
-            one = matrix_map(name, gemm, dims, distance, height if along_k else self.tile_k)
-            maps.append(one if copy is None else replace(one, tensor=copy.name))
+            lines = height if along_k else self.tile_k
+            maps.append(matrix_map(name, gemm, dims, distance, lines))
         return tuple(maps)
 
 
@@ -379,6 +377,15 @@ def _padding_launch(copies: Mapping[str, Tensor]) -> Launch:
     grid = (math.ceil(pieces / (_PAD_THREADS * _PIECES_OF_THREAD)), len(copies), 1)
     names = [name for tensor, copy in copies.items() for name in (tensor, copy.name)]
     return Launch("gemm_pad", grid, (_PAD_THREADS, 1, 1), tuple(names))
+
+
+def sums_constants(count: int) -> dict[str, Constant]:
+    """Return the constants of an instruction's sums: their places in PTX, and operands in C++."""
+    places = range(count)
+    return {
+        "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in places)}"',
+        "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in places),
+    }
 
 
 def places_after(sums: int, *counts: int) -> list[str]:

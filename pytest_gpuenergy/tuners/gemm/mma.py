@@ -142,7 +142,7 @@ class MmaParameters(Tiling):
         return product_cycles(gemm, self, card, step, costs)
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        self.check_mode(gemm)
+        self.check_product(gemm)
         constants = {
             "WARP_M": self.warp_m,
             "WARP_N": self.warp_n,

@@ -23,7 +23,7 @@ from pytest_gpuenergy.tuners.gemm.tiling import (
     copied_kernel,
     copy_width,
     copy_width_of_a,
-    with_first_launch,
+    with_copies,
 )
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
@@ -324,7 +324,7 @@ class SimtParameters(Tiling):
         return not self.tile_k // self.slices % along and not self.threads // _WIDEST % along
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        self.check_mode(gemm)
+        self.check_product(gemm)
         constants: dict[str, Constant] = {
             "THREAD_M": self.thread_m,
             "THREAD_N": self.thread_n,
@@ -344,7 +344,7 @@ class SimtParameters(Tiling):
         for name in "AB":
             constants[f"{name}_TURNED"] = f"{spaces[name].shape[1] if name in spaces else 0}"
         kernel = copied_kernel(product, self, constants, self.shared_bytes(gemm), ("gemm/turn",))
-        return with_first_launch(kernel, self._turning_launch(gemm, spaces), spaces)
+        return with_copies(kernel, [self._turning_launch(gemm, spaces)], spaces)
 
     def _turning_launch(self, gemm: Gemm, spaces: Mapping[str, Tensor]) -> Launch:
         """Return the launch that transposes operands to the workspaces."""

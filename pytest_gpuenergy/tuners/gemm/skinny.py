@@ -14,6 +14,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
+    DEPTH_BYTES,
     MAX_BLOCKS_OF_CLUSTER,
     WARPGROUP,
     WARPGROUP_ROWS,
@@ -21,6 +22,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     groups_are_boxed,
     matrix_map,
     places_after,
+    sums_constants,
 )
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
@@ -34,18 +36,20 @@ from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode
 
 _LINE = 64
 """The elements of a line in shared memory."""
-_DEPTH_BYTES = 32
-"""The bytes of an operand's row in one instruction."""
 _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
+"""The most rows of a tile."""
+_MOST_ROWS_TRIED = 2 * FEW_ROWS
+"""The most rows of a product for which the template is tried."""
 _TILES_N = (64, 128, 256)
 _TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
 """The blocks that a multiprocessor shall hold at once; their stages fill its shared memory."""
 _MIN_STAGES, _MAX_STAGES = 3, 24
-_COPYING_WARPS = (4, 8)
-"""The warps that copy where no tensor map describes a matrix: many loads have to be under way."""
+_COPYING_WARPS, _COPYING_WARPS_OF_A = (4, 8), (5,)
+"""The warps that copy where no tensor map describes B, or only A has none: many loads have to be
+under way. In the latter case, one of them has B copied."""
 _CONSUMER_REGISTERS, _COPIER_REGISTERS = 50, 100
 """The registers of a thread besides its sums, and of one that copies (ptxas of CUDA 13.0)."""
 _LOADED_AT_ONCE_BYTES = WARP_LANES * 6 * 16
@@ -119,8 +123,8 @@ class SkinnyParameters(Tiling):
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
-        rows = max(gemm.groups or (gemm.M,))
-        if rows > 2 * FEW_ROWS or cls.refusal(gemm):
+        rows = gemm.most_rows
+        if rows > _MOST_ROWS_TRIED or cls.refusal(gemm):
             return
         heights = [
             math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M
@@ -128,7 +132,11 @@ class SkinnyParameters(Tiling):
         ]
         tried = set()
         splits = range(1, MAX_BLOCKS_OF_CLUSTER + 1)
-        copying = (1,) if _mapped(gemm) else _COPYING_WARPS if not _b_mapped(gemm) else (5,)
+        copying: tuple[int, ...] = (1,)
+        if not _b_mapped(gemm):
+            copying = _COPYING_WARPS
+        elif not _a_mapped(gemm):
+            copying = _COPYING_WARPS_OF_A
         for tile_m, tile_n, tile_k, split, resident, warps in itertools.product(
             heights, _TILES_N, _depths(gemm), splits, _RESIDENT, copying
         ):
@@ -215,10 +223,10 @@ class SkinnyParameters(Tiling):
         waves, rest = divmod(tiles, at_once)
         steps = self.max_steps(gemm)
         loaded = self.loaded_bytes(gemm)
-        depth = _DEPTH_BYTES // gemm.element_bytes
+        depth = DEPTH_BYTES // gemm.element_bytes
         per_cycle = PRODUCTS_PER_CYCLE * 2 // gemm.element_bytes
         instruction = WARPGROUP_ROWS * depth * self.tile_m / per_cycle
-        read = _DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
+        read = DEPTH_BYTES * (WARPGROUP_ROWS + self.tile_m) / SHARED_BYTES_PER_CYCLE
         busy = self.consumers * self.tile_k / depth * max(instruction, read)
         # Threads that copy wait for each batch of loads; the accelerator fills all stages at once.
         # All warps copy parts of a step or, where only A is copied, each the A of another step.
@@ -246,16 +254,14 @@ class SkinnyParameters(Tiling):
         return float(total)
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        self.check_mode(gemm)
-        if reason := self.refusal(gemm):
-            raise InputError(f"The template {self.template} {reason}.")
+        self.check_product(gemm)
         if self.tile_k not in _depths(gemm):
             raise InputError(
                 f"The template {self.template} has no steps of {self.tile_k} for {gemm.name}."
             )
         kind = KINDS[gemm.mode]
         count = self.tile_m // 2
-        depth = _DEPTH_BYTES // gemm.element_bytes
+        depth = DEPTH_BYTES // gemm.element_bytes
         shape = f"m64n{self.tile_m}k{depth}.f32.{kind}.{kind}"
         along = f'", {int(not gemm.b_transposed)}, {int(gemm.a_transposed)}"'
         left, right, add = places_after(count, 1, 1, 1)
@@ -270,8 +276,7 @@ class SkinnyParameters(Tiling):
             "A_MAPPED": _a_mapped(gemm),
             "B_MAPPED": _b_mapped(gemm),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
-            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(count))}"',
-            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(count)),
+            **sums_constants(count),
             "LEFT_PLACE": left,
             "RIGHT_PLACE": right,
             "ADD_PLACE": add,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -69,17 +69,25 @@ class Tiling(TemplateParameters[Gemm]):
         """Return whether the workload is a matrix product in one of the template's modes."""
         return isinstance(workload, Gemm) and workload.mode in cls.modes
 
-    def check_mode(self, gemm: Gemm) -> None:
-        """Check that the template computes in the product's mode.
+    @classmethod
+    def refusal(cls, gemm: Gemm) -> str | None:
+        """Return what the template needs that a product lacks; None if it can compute it."""
+        del gemm
+        return None
+
+    def check_product(self, gemm: Gemm) -> None:
+        """Check that the template computes a product.
 
         Raises:
-            InputError: it does not.
+            InputError: it does not compute in the product's mode, or refuses the product.
         """
         if gemm.mode not in self.modes:
             raise InputError(
                 f"The template {self.template} computes in {', '.join(self.modes)}, not in mode "
                 f"{gemm.mode}."
             )
+        if reason := self.refusal(gemm):
+            raise InputError(f"The template {self.template} {reason}.")
 
     @property
     def cluster(self) -> tuple[int, int]:
@@ -298,23 +306,31 @@ def _head(gemm: Gemm) -> list[str]:
     ]
 
 
-def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tensor]) -> Kernel:
+def with_copies(
+    kernel: Kernel,
+    launches: Iterable[Launch],
+    copies: Mapping[str, Tensor],
+    others: Sequence[Tensor] = (),
+) -> Kernel:
     """Return a kernel that first copies operands to workspaces, and reads these instead.
 
     Args:
         kernel: the kernel of the product.
-        launch: the launch that copies.
-        spaces: the workspaces by the names of the operands.
+        launches: the launches that copy.
+        copies: the workspaces by the names of the operands.
+        others: other workspaces of these launches.
     """
-    names = {name: space.name for name, space in spaces.items()}
-    launches = [
+    names = {name: copy.name for name, copy in copies.items()}
+    reading = [
         replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
         for one in kernel.launches
     ]
+    maps = [replace(one, tensor=names.get(one.tensor, one.tensor)) for one in kernel.tensor_maps]
     return replace(
         kernel,
-        launches=(launch, *launches),
-        workspaces=(*spaces.values(), *kernel.workspaces),
+        launches=(*launches, *reading),
+        tensor_maps=tuple(maps),
+        workspaces=(*copies.values(), *others, *kernel.workspaces),
     )
 
 

@@ -14,6 +14,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     CLUSTERS,
+    DEPTH_BYTES,
     LINE_BYTES,
     OTHER_REGISTERS,
     ROW_BYTES,
@@ -131,7 +132,7 @@ class WgmmaParameters(HopperTiling):
                 f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
             )
         kind, stored_bytes = KINDS[gemm.mode], stored_as(gemm.output_type).itemsize
-        shape = f"m64n{self.tile_n}k{32 // gemm.element_bytes}.f32.{kind}.{kind}"
+        shape = f"m64n{self.tile_n}k{DEPTH_BYTES // gemm.element_bytes}.f32.{kind}.{kind}"
         along = f", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import copying_cycles
@@ -18,6 +18,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     ROW_BYTES,
     WARPGROUP,
 )
+from pytest_gpuenergy.tuners.gemm.tiling import with_copies
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
 from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode, Tensor, largest
@@ -97,9 +98,7 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         }
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        self.check_mode(gemm)
-        if reason := self.refusal(gemm):
-            raise InputError(f"The template {self.template} {reason}.")
+        self.check_product(gemm)
         kernel = super().kernel(multiplied(gemm))
         made = made_operands(gemm)
         if not made:
@@ -115,13 +114,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
             "LARGEST_EXPONENT": f"{math.frexp(largest(gemm.dtype))[1] - 1}",
             "LARGEST_PARTS": f"{_largest_parts(gemm)}",
         }
-        return replace(
-            kernel,
-            source=f"{kernel.source}\n{template_text(constants, ['gemm/float8'])}",
-            launches=(*_making_launches(gemm), *kernel.launches),
-            workspaces=(*made.values(), *_other_workspaces(gemm), *kernel.workspaces),
-            tensor_maps=tuple(_of_made(one, made) for one in kernel.tensor_maps),
-        )
+        text = f"{kernel.source}\n{template_text(constants, ['gemm/float8'])}"
+        kernel = replace(kernel, source=text)
+        return with_copies(kernel, _making_launches(gemm), made, _other_workspaces(gemm))
 
 
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
@@ -184,8 +179,3 @@ def _making_launches(gemm: Gemm) -> Iterator[Launch]:
     if not gemm.b_transposed:
         grid = (along_k, math.ceil(gemm.N / _SQUARE), 1)
         yield Launch("gemm_turn_b", grid, block, ("B", "b_turned"))
-
-
-def _of_made(tensor_map: TensorMap, made: Mapping[str, Tensor]) -> TensorMap:
-    copy = made.get(tensor_map.tensor)
-    return tensor_map if copy is None else replace(tensor_map, tensor=copy.name)
