@@ -5,9 +5,10 @@
 //   Element            type of the matrices' elements
 //   M, N, K            sizes of the product
 //   PRODUCTS           number of matrices B: of a batch, whose matrices A and C are as many, or of groups
-//   GROUPED            whether they are of groups: parts of the M rows of A and C, each with its own B;
-//                      then GROUP_ROWS lists the first row of each, and M, and GROUP_TILES in the same way
-//                      its first row of tiles, and how many there are
+//   GROUPED            whether they are of groups: parts of the M rows of A and C, each with its own B.
+//                      Then there are also:
+//   FIRST_ROWS         the first row of each group, and M
+//   FIRST_TILES        the first row of tiles of each group, and TILE_ROWS, the number of all
 //   ALL_M              whether all tiles have only rows of their own product
 //   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
 //   B_TRANSPOSED       whether B is stored as N rows of K elements, rather than K rows of N

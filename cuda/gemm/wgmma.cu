@@ -7,6 +7,7 @@
 //   A_PLACE, B_PLACE, ADD_PLACE   its other operands
 //   ALONG              what follows them: for 16 bits, ", 1" if rows of C are along lines of A, otherwise
 //                      ", 0"; and the same for its columns and B
+//   BOXED_C            whether the tensor memory accelerator stores C, in boxes
 //   C_WIDTH            elements of C that are written at once, unless BOXED_C: rows are a multiple of
 //                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
