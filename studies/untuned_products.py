@@ -4,8 +4,9 @@
 
 Products are drawn with a seed: linear layers of models with several numbers of tokens, and random
 sizes of which half are odd, in four layouts. For each mode, the kernel that the estimate chooses
-is timed, a few others that it ranks high, and all algorithms of cuBLASLt's heuristics, of which the
-fastest is kept. Kernels of all products are compiled side by side while others are timed.
+is timed, a few others that it ranks high, and the first algorithms that cuBLASLt's heuristics offer
+(--screened), of which the fastest is kept. Kernels of all products are compiled side by side while
+others are timed.
 
 With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow.
 

@@ -231,7 +231,7 @@ def triton_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
 
 
 def cublas_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
-    """Return the best of all algorithms that cuBLASLt's heuristics offer, and of cuBLAS itself."""
+    """Return the best of what cuBLASLt's heuristics offer, and of cuBLAS's call for groups."""
     return _best_offered(cublas_call(gemm), gemm, bench, grouped_call(gemm))
 
 
@@ -294,6 +294,7 @@ def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
 
 
 def _check_plain(gemm: Gemm) -> None:
+    """Raise `UnavailableError` for a product that none of CUTLASS's configurations computes."""
     if gemm.is_float8:
         raise UnavailableError(
             f"CUTLASS does not compute {gemm.name}, since the configurations tried of it have no "

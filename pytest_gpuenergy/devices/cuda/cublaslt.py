@@ -1,8 +1,8 @@
 """Matrix products by cuBLASLt, through NVIDIA's nvmath-python, planned before they are launched.
 
 cuBLASLt stores matrices by columns. A matrix stored by rows is for it the transposed matrix, so it
-computes C^T = B^T A^T. A batch is one call of it, and groups are a call each; cuBLAS itself has
-one call for all groups.
+computes C^T = B^T A^T. A batch is one call of it, and each group with rows is one; cuBLAS
+itself has one call for all groups.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def _attribute(algorithm: Any, kind: str, name: str) -> int | None:
 
 
 def _parts(call: LibraryCall, io: IoContract) -> list[_LibraryPart]:
-    """Return what is computed by a call of cuBLASLt each: all products, or each group with rows."""
+    """Return the parts, one for each call of cuBLASLt: all products, or each group with rows."""
     options, c = call.all_options, _tensor(call, io, "c")
     if not options["groups"]:
         return [_LibraryPart(c.shape[-2], {})]

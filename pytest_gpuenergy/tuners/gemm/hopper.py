@@ -27,6 +27,37 @@ DEPTH_BYTES = 32
 """The bytes of an operand's row in one instruction (PTX ISA, ``wgmma.mma_async``)."""
 ROW_BYTES = 16
 """The distance of rows in a matrix that a tensor map describes is a multiple of this."""
+WARPGROUP = 128
+"""The threads of a warpgroup."""
+WARPGROUP_ROWS = 64
+"""The rows that a warpgroup computes in one instruction."""
+_ENOUGH_WARPS = 16
+"""The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
+_LINES_OF_PATTERN = 8
+"""The lines after which the pattern of swizzled pieces repeats."""
+ALIGNMENT_BYTES = 1024
+"""The alignment of stages in shared memory."""
+_PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
+"""The threads of a block that copies rows, and the pieces that each of them copies."""
+_STAGES = (7, 6, 5, 4, 3, 2)
+CLUSTERS = ((2, 1), (1, 2), (1, 1))
+"""The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
+MAX_BLOCKS_OF_CLUSTER = 8
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
+_REGISTERS: Mapping[int, tuple[int, int, int]] = {
+    1: (240, 240, 240),
+    2: (168, 40, 232),
+    3: (128, 32, 160),
+}
+"""Registers of a thread by the number of consumers: at launch, of a copying thread, of a consumer.
+
+A block's threads have no more than the 64 Ki registers of a multiprocessor.
+"""
+OTHER_REGISTERS = 34
+"""The registers of a thread besides its sums and operands, as ptxas of CUDA 13.0 reports."""
+_OTHERS_OF_INSTRUCTION = 26
+"""The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
 
 
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
@@ -84,39 +115,6 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
         box,
         128,
     )
-
-
-WARPGROUP = 128
-"""The threads of a warpgroup."""
-WARPGROUP_ROWS = 64
-"""The rows that a warpgroup computes in one instruction."""
-_ENOUGH_WARPS = 16
-"""The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
-_LINES_OF_PATTERN = 8
-"""The lines after which the pattern of swizzled pieces repeats."""
-ALIGNMENT_BYTES = 1024
-"""The alignment of stages in shared memory."""
-_PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
-"""The threads of a block that copies rows, and the pieces that each of them copies."""
-_STAGES = (7, 6, 5, 4, 3, 2)
-CLUSTERS = ((2, 1), (1, 2), (1, 1))
-"""The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
-MAX_BLOCKS_OF_CLUSTER = 8
-"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
-Clusters")."""
-_REGISTERS: Mapping[int, tuple[int, int, int]] = {
-    1: (240, 240, 240),
-    2: (168, 40, 232),
-    3: (128, 32, 160),
-}
-"""Registers of a thread by the number of consumers: at launch, of a copying thread, of a consumer.
-
-A block's threads have no more than the 64 Ki registers of a multiprocessor.
-"""
-OTHER_REGISTERS = 34
-"""The registers of a thread besides its sums and operands, as ptxas of CUDA 13.0 reports."""
-_OTHERS_OF_INSTRUCTION = 26
-"""The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
 
 
 @dataclass(frozen=True, kw_only=True)

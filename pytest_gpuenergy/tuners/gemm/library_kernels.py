@@ -33,8 +33,8 @@ _NO_EPILOGUE: frozenset[Activation] = frozenset({"gelu", "silu"})
 def cublas_call(gemm: Gemm) -> LibraryCall:
     """Return the call of cuBLASLt for a product, with any algorithm and up to 32 MiB of workspace.
 
-    A batch is one strided call, and groups are a call each, of which all count; see also
-    `grouped_call`.
+    A batch is one strided call. Each group with rows is a call of its own, and all these calls
+    count; see also `grouped_call`.
 
     Raises:
         UnavailableError: cuBLASLt does not have the product's mode, its layout or its end.
@@ -79,7 +79,7 @@ def cublas_call(gemm: Gemm) -> LibraryCall:
 
 
 def grouped_call(gemm: Gemm) -> LibraryCall | None:
-    """Return the one call of cuBLAS for all groups of a product; None if it computes no such."""
+    """Return the one call of cuBLAS for all groups of a product; None if it has none."""
     if not gemm.groups or gemm.has_end or gemm.mode not in _COMPUTE:
         return None
     call = cublas_call(gemm)

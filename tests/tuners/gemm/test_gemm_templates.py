@@ -849,8 +849,26 @@ def test_few_rows_of_8_bits_are_computed_only_where_they_are_copied_as_they_are(
     gemm = replace(Gemm("g", 8, 64, 128, "tn", "e4m3"), **options)
     with pytest.raises(InputError, match="only in layout tn, with rows a multiple of 16 bytes"):
         replace(SKINNY, tile_k=128).kernel(gemm)
+
+
+def test_few_rows_of_8_bits_take_steps_as_long_as_blocks_with_a_scale():
     with pytest.raises(InputError, match="no steps of 64"):
         SKINNY.kernel(Gemm("g", 8, 64, 128, "tn", "e4m3"))
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "tried"),
+    [
+        (128, {"mode": "bfloat16"}, True),
+        (129, {"mode": "bfloat16"}, False),
+        (192, {"mode": "bfloat16", "groups": (128, 64)}, True),
+        (128, {"mode": "e4m3"}, True),
+        (129, {"mode": "e4m3"}, False),
+    ],
+)
+def test_the_template_for_few_rows_is_tried_for_up_to_128_of_a_product(rows, more, tried):
+    gemm = Gemm("g", rows, 256, 256, "tn", **more)
+    assert ("skinny" in offered_templates(gemm)) is tried
 
 
 def test_a_that_is_stored_across_k_is_not_quantized():
