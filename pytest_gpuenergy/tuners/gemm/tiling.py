@@ -308,7 +308,7 @@ def with_first_launch(kernel: Kernel, launch: Launch, spaces: Mapping[str, Tenso
     """
     names = {name: space.name for name, space in spaces.items()}
     launches = [
-        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        replace(one, arguments=tuple(names.get(name, name) for name in one.names))
         for one in kernel.launches
     ]
     return replace(
