@@ -34,8 +34,8 @@ void fit_structure(const Launch& launch, size_t k) {
   const Structure& given = launch.structures[k];
   unsigned bytes = entry->sizes[k];
   if (launch.arguments[k].kind != Argument::structure)
-    fault("constraints", "parameter %zu of %s is a struct of %u bytes: the launch gives it a list of its members, "
-          "such as ['n', 'x'], in its arguments", k + 1, entry->name, bytes);
+    fault("constraints", "parameter %zu of %s is a struct of %u bytes: give a list of its members in the "
+          "launch's arguments, such as ['n', 'x']", k + 1, entry->name, bytes);
   if (entry->kinds[k] != 's' && entry->kinds[k] != 'm')
     fault("constraints", "parameter %zu of %s is a %s but the launch gives the struct %s", k + 1, entry->name,
           entry->kinds[k] == 'p' ? "pointer" : "number", given.members.c_str());

@@ -89,7 +89,7 @@ def _bind_cuda(
         if launch.shared_bytes:
             attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-        _check_structs(function.ptr, launch, job.scalars)
+        _check_structs(function, launch, job.scalars)
     # The driver then refuses a launch of more blocks than the card can hold at once.
     options = {"enable_cooperative_groups": True} if kernel.has_grid_barrier else {}
     scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
@@ -127,11 +127,12 @@ def _bind_cuda(
     return [bound(payloads) for payloads in sets]
 
 
-def _check_structs(function: int, launch: Launch, scalars: Mapping[str, Scalar]) -> None:
+def _check_structs(function: Any, launch: Launch, scalars: Mapping[str, Scalar]) -> None:
     for number, argument in enumerate(launch.arguments):
         if isinstance(argument, str):
             continue
-        given, taken = StructLayout.of(argument, scalars).nbytes, parameter_bytes(function, number)
+        given = StructLayout.of(argument, scalars).nbytes
+        taken = parameter_bytes(function.ptr, number)
         if taken not in (None, given):
             raise KernelFault(
                 "constraints",
