@@ -46,6 +46,8 @@ void unknown_access(uintptr_t at, unsigned bytes, bool write) {
   for (const Launch& each : plan.launches) {
     uintptr_t low = (uintptr_t)each.arguments.data();
     if (at - low < each.arguments.size() * sizeof(Argument)) return;
+    for (const Structure& structure : each.structures)
+      if (at - (uintptr_t)structure.bytes.data() < structure.bytes.size()) return;
   }
   outside(at, write);
 }

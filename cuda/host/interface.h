@@ -16,9 +16,9 @@ struct Where {
 };
 
 // A kernel argument: a tensor's address, a number to be converted to the parameter's type, or the address
-// of a tensor map.
+// of a tensor map or structure.
 struct Argument {
-  enum Kind { pointer, integer, real, tensor_map } kind;
+  enum Kind { pointer, integer, real, tensor_map, structure } kind;
   void* address;
   long long whole;
   double fraction;
@@ -27,8 +27,8 @@ struct Argument {
 struct Entry {
   const char* name;
   int parameters;
-  const char* kinds;                   // one letter per parameter: pointer, floating, integer, map
-  const unsigned char* sizes;          // bytes of each
+  const char* kinds;                   // one letter per parameter: pointer, floating, integer, map, structure
+  const unsigned* sizes;               // bytes of each
   void (*call)(const Argument* arguments);
   int most_threads;                    // from its launch bounds; 0 without
   int cluster;                         // from __cluster_dims__, a byte for each of x, y, z; 0 without

@@ -39,11 +39,14 @@ namespace std = ::std;
 
 namespace cuhost {
 
-// Which numbers a parameter takes: floating-point ones, those of bfloat16, integers.
+// What a parameter takes that is no pointer or map: floating-point numbers, those of bfloat16, integers, or
+// the members of a structure.
 template <class T>
-constexpr char number_kind = std::is_floating_point_v<T> ? 'f' : 'i';
+constexpr char parameter_kind = std::is_floating_point_v<T>                     ? 'f'
+                                : std::is_class_v<T> || std::is_union_v<T> ? 's'
+                                                                           : 'i';
 template <int mantissa, int exponent>
-constexpr char number_kind<Small<mantissa, exponent>> = mantissa == 7 ? 'b' : 'f';
+constexpr char parameter_kind<Small<mantissa, exponent>> = mantissa == 7 ? 'b' : 'f';
 template <class T>
 constexpr bool is_small = false;
 template <int mantissa, int exponent>
@@ -53,20 +56,36 @@ constexpr bool is_small<Small<mantissa, exponent>> = true;
 template <class T>
 constexpr bool is_tensor_map = std::is_class_v<T> && sizeof(T) == tensor_map_bytes && alignof(T) >= 64;
 
+// A structure, which may lack a constructor without arguments.
+template <class T>
+union Bytes {
+  T value;
+  Bytes() {}
+  ~Bytes() {}
+};
+
 template <class T>
 inline T convert(const Argument& argument) {
   if constexpr (std::is_pointer_v<T>) {
     return (T)argument.address;
   } else if constexpr (is_tensor_map<T>) {
     T result{};
-    __builtin_memcpy((void*)&result, argument.address, sizeof(TensorMap));
+    bool map = argument.kind == Argument::tensor_map;  // or another structure of this size
+    __builtin_memcpy((void*)&result, argument.address, map ? sizeof(TensorMap) : sizeof(T));
     return result;
   } else if constexpr (is_small<T>) {
     return T(argument.fraction);
+  } else if constexpr (std::is_class_v<T> || std::is_union_v<T>) {
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "cannot run on the emulated GPU: a kernel parameter whose type has a copy constructor or "
+                  "destructor of its own; take a structure without them");
+    Bytes<T> bytes;
+    __builtin_memcpy((void*)&bytes.value, argument.address, sizeof(T));
+    return bytes.value;
   } else {
     static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>,
-                  "cannot run on the emulated GPU: a kernel parameter that is no pointer, number or tensor map; "
-                  "write a kernel that takes the members as parameters of their own, and calls this one's code");
+                  "cannot run on the emulated GPU: a kernel parameter that is no pointer, number, structure or "
+                  "tensor map");
     return argument.kind == Argument::real ? (T)argument.fraction : (T)argument.whole;
   }
 }
@@ -74,8 +93,8 @@ inline T convert(const Argument& argument) {
 template <class... P>
 struct Parameters {
   static constexpr char kinds[] = {
-      (std::is_pointer_v<P> ? 'p' : is_tensor_map<P> ? 'm' : number_kind<P>)..., '\0'};
-  static constexpr unsigned char sizes[] = {(unsigned char)sizeof(P)..., 0};
+      (std::is_pointer_v<P> ? 'p' : is_tensor_map<P> ? 'm' : parameter_kind<P>)..., '\0'};
+  static constexpr unsigned sizes[] = {(unsigned)sizeof(P)..., 0};
 };
 
 template <class T>

@@ -30,6 +30,20 @@ void poison_and_report() {
   cuhost_hooks.block_begins();
 }
 
+void fit_structure(const Launch& launch, size_t k) {
+  const Structure& given = launch.structures[k];
+  unsigned bytes = entry->sizes[k];
+  if (launch.arguments[k].kind != Argument::structure)
+    fault("constraints", "parameter %zu of %s is a struct of %u bytes: give a list of its members in the "
+          "launch's arguments, such as ['n', 'x']", k + 1, entry->name, bytes);
+  if (entry->kinds[k] != 's' && entry->kinds[k] != 'm')
+    fault("constraints", "parameter %zu of %s is a %s but the launch gives the struct %s", k + 1, entry->name,
+          entry->kinds[k] == 'p' ? "pointer" : "number", given.members.c_str());
+  if (bytes != given.bytes.size())
+    fault("constraints", "parameter %zu of %s has %u bytes, but the struct %s of the launch has %zu", k + 1,
+          entry->name, bytes, given.members.c_str(), given.bytes.size());
+}
+
 void fit(const Launch& launch) {
   if ((int)launch.arguments.size() != entry->parameters)
     fault("constraints", "%s takes %d parameters but the launch gives %zu arguments", entry->name,
@@ -37,6 +51,10 @@ void fit(const Launch& launch) {
   for (size_t k = 0; k < launch.arguments.size(); ++k) {
     Argument::Kind kind_given = launch.arguments[k].kind;
     bool pointer = kind_given == Argument::pointer, map = kind_given == Argument::tensor_map;
+    if (kind_given == Argument::structure || entry->kinds[k] == 's') {
+      fit_structure(launch, k);
+      continue;
+    }
     if (pointer != (entry->kinds[k] == 'p') || map != (entry->kinds[k] == 'm'))
       fault("constraints", "parameter %zu of %s is a %s but the launch gives a %s", k + 1, entry->name,
             entry->kinds[k] == 'p'   ? "pointer"
@@ -54,7 +72,7 @@ void fit(const Launch& launch) {
             entry->kinds[k] == 'f'   ? "a floating"
             : entry->kinds[k] == 'b' ? "a bfloat16"
                                      : "an integer",
-            entry->sizes[k], scalar.name.c_str(), scalar.type.c_str());
+            (int)entry->sizes[k], scalar.name.c_str(), scalar.type.c_str());
   }
   unsigned threads = launch.block.x * launch.block.y * launch.block.z;
   if (entry->most_threads && threads > (unsigned)entry->most_threads)

@@ -50,6 +50,21 @@ static void read_map(TensorMap& map) {
   }
 }
 
+// members as text, how many; of each the offset, and the tensor's number or the number's bytes
+static void read_structure(Structure& structure) {
+  structure.members = word();
+  for (long long left = number(); left > 0; --left) {
+    size_t offset = (size_t)number();
+    std::string text = word();
+    if (text[0] == 't') {
+      structure.pointers.emplace_back(offset, (size_t)atoi(text.c_str() + 1));
+      continue;
+    }
+    for (size_t k = 0; k + 1 < text.size(); k += 2)
+      structure.bytes.at(offset + k / 2) = (char)strtol(text.substr(k, 2).c_str(), nullptr, 16);
+  }
+}
+
 // token; check, deferral, sampling and limits; tensors; launches: see plan.py, which writes it.
 void read_plan() {
   if (!read_token()) fault("runtime", "there is no plan");
@@ -87,12 +102,17 @@ void read_plan() {
     launch.arguments.resize((size_t)number());
     launch.scalars.resize(launch.arguments.size());
     launch.maps.resize(launch.arguments.size());
+    launch.structures.resize(launch.arguments.size());
     for (size_t k = 0; k < launch.arguments.size(); ++k) {
       Argument& argument = launch.arguments[k];
       std::string text = word();
       const char* value = text.c_str() + 1;
       argument = {};
-      if (text[0] == 'm') {
+      if (text[0] == 's') {
+        argument.kind = Argument::structure;
+        launch.structures[k].bytes.resize((size_t)atoi(value));
+        read_structure(launch.structures[k]);
+      } else if (text[0] == 'm') {
         argument.kind = Argument::tensor_map;
         launch.maps[k].tensor = (size_t)atoi(value);
         read_map(launch.maps[k].form);
@@ -107,7 +127,7 @@ void read_plan() {
         argument.kind = Argument::real;
         argument.fraction = strtod(value, nullptr);
       }
-      if (argument.kind == Argument::pointer || argument.kind == Argument::tensor_map) continue;
+      if (argument.kind != Argument::integer && argument.kind != Argument::real) continue;
       Scalar& scalar = launch.scalars[k];
       scalar.name = word();
       scalar.type = word();
@@ -173,6 +193,14 @@ static void address_tensors() {
       Map& map = launch.maps[k];
       if (argument.kind == Argument::pointer)
         argument.address = plan.tensors.at((size_t)argument.whole).payload;
+      if (argument.kind == Argument::structure) {
+        Structure& structure = launch.structures[k];
+        for (auto [offset, tensor] : structure.pointers) {
+          char* address = plan.tensors.at(tensor).payload;
+          memcpy(&structure.bytes.at(offset), &address, sizeof address);
+        }
+        argument.address = structure.bytes.data();
+      }
       if (argument.kind != Argument::tensor_map) continue;
       map.form.base = plan.tensors.at(map.tensor).payload;
       argument.address = &map.form;

@@ -42,6 +42,13 @@ struct Map {
   TensorMap form;
 };
 
+// Its bytes, and the tensors whose addresses belong at places in them.
+struct Structure {
+  std::string members;
+  std::vector<char> bytes;
+  std::vector<std::pair<size_t, size_t>> pointers;  // offset, tensor
+};
+
 struct Launch {
   int entry;
   Index grid, block;
@@ -50,6 +57,7 @@ struct Launch {
   std::vector<Argument> arguments;
   std::vector<Scalar> scalars;         // one per argument, empty for tensors and maps
   std::vector<Map> maps;               // likewise, empty for others
+  std::vector<Structure> structures;   // likewise
 };
 
 // A __shared__ or device variable.

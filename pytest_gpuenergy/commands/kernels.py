@@ -24,6 +24,7 @@ from pytest_gpuenergy.commands.kernel_records import (
     parse_rank,
     product_kernels,
 )
+from pytest_gpuenergy.kernels import argument_text
 from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _show(arguments: Namespace) -> int:
     for launch in kernel.launches:
         print(
             f"// {launch.entry}<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"
-            f"({', '.join(launch.arguments)})"
+            f"({', '.join(map(argument_text, launch.arguments))})"
         )
     print(kernel.source)
     return 0

@@ -1,3 +1,10 @@
+from .arguments import (
+    Argument as Argument,
+    StructLayout as StructLayout,
+    argument_names as argument_names,
+    argument_text as argument_text,
+    checked_arguments as checked_arguments,
+)
 from .cuda_tokens import (
     COMMENT as COMMENT,
     LITERAL as LITERAL,

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from pytest_gpuenergy.kernels.arguments import Argument, argument_names, checked_arguments
 from pytest_gpuenergy.kernels.cuda_tokens import without_comments
 from pytest_gpuenergy.kernels.tensor_map import TensorMap
 from pytest_gpuenergy.record import AboveZero, LaunchInfo
@@ -54,20 +55,22 @@ _BYTES = {
 class Launch:
     """One entry of the source with its launch geometry.
 
-    ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters;
-    ``shared_bytes`` is the dynamic shared memory of a block. With ``early``, blocks may begin while
-    the launch before it ends, so that it costs less to begin: its threads wait for the results by
-    ``griddepcontrol.wait`` (PTX ISA, sm_90; CUDA C++ Programming Guide, "Programmatic Dependent
-    Launch").
+    ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters; for a
+    struct that the entry takes by value, it has a tuple of the members, in order, and in that a
+    tuple for an array or a struct. ``shared_bytes`` is the dynamic shared memory of a block. With
+    ``early``, blocks may begin while the launch before it ends, so that it costs less to begin: its
+    threads wait for the results by ``griddepcontrol.wait`` (PTX ISA, sm_90; CUDA C++ Programming
+    Guide, "Programmatic Dependent Launch").
 
     Raises:
-        InputError: the entry is not the name of a function, or a size is out of range.
+        InputError: the entry is not the name of a function, an argument is neither a name nor a
+            tuple of members, or a size is out of range.
     """
 
     entry: str
     grid: Dim3
     block: Dim3
-    arguments: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     shared_bytes: int = 0
     early: bool = False
 
@@ -77,7 +80,7 @@ class Launch:
                 f"The entry {self.entry!r} of a launch is not the name of a function: give a name "
                 "such as 'f', 'n::f' or 'f<float, 4>'."
             )
-        object.__setattr__(self, "arguments", tuple(self.arguments))
+        object.__setattr__(self, "arguments", checked_arguments(self.arguments, self.entry))
         object.__setattr__(self, "shared_bytes", whole(self.shared_bytes))
         for what in ("grid", "block"):
             dims = checked_dims(f"The {what} of {self.entry!r}", getattr(self, what))
@@ -87,6 +90,11 @@ class Launch:
                 f"The dynamic shared memory of {self.entry!r} must be a number of bytes, "
                 f"not {self.shared_bytes!r}."
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the arguments, with those of the members of structs."""
+        return tuple(argument_names(self.arguments))
 
     @property
     def threads(self) -> int:
@@ -256,6 +264,13 @@ class Kernel(AnyKernel):
         object.__setattr__(self, "launches", tuple(self.launches))
         if not self.launches:
             raise InputError("A kernel needs at least one launch.")
+        for launch in self.launches:
+            members = argument_names(one for one in launch.arguments if not isinstance(one, str))
+            if mapped := {one.name for one in self.tensor_maps}.intersection(members):
+                raise InputError(
+                    f"A struct of {launch.entry!r} has the tensor map {min(mapped)!r}: only "
+                    "tensors and scalars can be members."
+                )
         check_source(self.source)
 
     @property
@@ -298,7 +313,7 @@ class Kernel(AnyKernel):
         maps = {one.name: one.tensor for one in self.tensor_maps}
         taken = {f"The tensor map {name!r}": (tensor,) for name, tensor in maps.items()}
         for launch in self.launches:
-            own = tuple(name for name in launch.arguments if name not in maps)
+            own = tuple(name for name in launch.names if name not in maps)
             taken[launch.entry] = (*taken.get(launch.entry, ()), *own)
         return taken
 

@@ -17,6 +17,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from pytest_gpuenergy.kernels.arguments import argument_text
 from pytest_gpuenergy.kernels.kernel import Kernel
 from pytest_gpuenergy.kernels.kernel_files import launch_plan
 from pytest_gpuenergy.support import (
@@ -140,7 +141,7 @@ def _table(ranked: Sequence[RankedKernel]) -> str:
             (
                 *(item.workload.name, item.rank, number, file, launch.entry, item.kernel.digest),
                 *(*launch.grid, *launch.block, launch.shared_bytes),
-                *(" ".join(launch.arguments), item.workload.flops, *recorded),
+                *(" ".join(map(argument_text, launch.arguments)), item.workload.flops, *recorded),
             )
             for number, launch in enumerate(item.kernel.launches)
         ]
@@ -247,11 +248,11 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
     for launch in kernel.launches:
         if unknown := [argument for argument in launch.arguments if argument not in known]:
             raise InputError(
-                f"{name} takes {unknown[0]!r}, which is not a tensor of {item.workload.name}: it "
-                f"has {', '.join(known)}."
+                f"{name} takes {argument_text(unknown[0])!r}, which is not a tensor of "
+                f"{item.workload.name}: it has {', '.join(known)}."
             )
         grid, block = (", ".join(map(str, sizes)) for sizes in (launch.grid, launch.block))
-        arguments = ", ".join(known[argument] for argument in launch.arguments)
+        arguments = ", ".join(known[name] for name in launch.names)
         statements.append(
             f"  ::{launch.entry}<<<dim3({grid}), dim3({block}), {launch.shared_bytes}, "
             f"stream>>>(\n      {arguments});"

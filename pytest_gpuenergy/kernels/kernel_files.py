@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from pytest_gpuenergy.kernels.arguments import checked_arguments
 from pytest_gpuenergy.kernels.kernel import (
     AnyKernel,
     Dim3,
@@ -69,7 +70,7 @@ def load_kernel(
     entry: str | None = None,
     grid: int | Sequence[int] | None = None,
     block: int | Sequence[int] | None = None,
-    arguments: Sequence[str] | None = None,
+    arguments: Sequence[str | Sequence[Any]] | None = None,
     shared_bytes: int = 0,
     folder: Path | None = None,
     include: Sequence[str | PathLike[str]] = (),
@@ -84,7 +85,8 @@ def load_kernel(
         entry: name of the ``__global__`` function, or an instance of a template: ``f<float, 4>``.
         grid: blocks of the grid in x, y and z; sizes left out are 1.
         block: threads of a block, likewise.
-        arguments: names of the workload's tensors and scalars, in the order of the parameters.
+        arguments: names of the workload's tensors and scalars, in the order of the parameters; for
+            a struct by value, a list of its members, which are names, and lists for its arrays.
         shared_bytes: dynamic shared memory of a block, in bytes.
         folder: base of relative paths; None: the current folder.
         include: folders in which the file's includes are looked for, as with ``nvcc -I``. Those in
@@ -122,9 +124,8 @@ def load_kernel(
     _check_entry(source, entry)
     if isinstance(arguments, str):
         raise InputError(f"'arguments' must be a list of names, not the text {arguments!r}.")
-    launch = Launch(
-        entry, _dim3("grid", grid), _dim3("block", block), tuple(arguments), shared_bytes
-    )
+    given = checked_arguments(arguments, entry)
+    launch = Launch(entry, _dim3("grid", grid), _dim3("block", block), given, shared_bytes)
     return Kernel(source, (launch,), origin=origin)
 
 

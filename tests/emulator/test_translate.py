@@ -204,8 +204,8 @@ def test_a_group_may_be_passed_as_any_group(run):
         ('#include <vector>\n#include "own.h"\nstd::vector<int> v;\n'
          "__global__ void k(float* y) { y[0] = OWN; }",
          r"line 4: .*OWN.*; own.h, which it includes, was left out: if"),
-        ("struct P { int a; };\n__global__ void k(float* y, P p) { y[0] = p.a; }",
-         "a kernel parameter that is no pointer, number or tensor map; write a kernel that"),
+        ("struct P { int a; ~P() {} };\n__global__ void k(float* y, P p) { y[0] = p.a; }",
+         "a kernel parameter whose type has a copy constructor or destructor of its own; take"),
         ("__global__ void k(CUtexObject t, float* y) { y[0] = tex2D<float>(t, 0.f, 0.f); }",
          "line 1: cannot run on the emulated GPU: textures and surfaces; pass the data as a"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from pytest_gpuenergy.energy import (
     read_conditions,
 )
 from pytest_gpuenergy.engine import Harness, Subject, seeded_arenas, verify_on_device
-from pytest_gpuenergy.kernels import CACHE_STATES, CacheState, Job, Kernel, Launch
+from pytest_gpuenergy.kernels import CACHE_STATES, Argument, CacheState, Job, Kernel, Launch
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import KernelFault, WritesDeniedError
@@ -92,6 +93,29 @@ def test_a_scalar_of_sixteen_bits_is_passed_by_value(device, dtype, parameter):
     launches = (Launch("scale", (N // 256, 1, 1), (256, 1, 1), ("x", "y", "factor")),)
     body = "if (i < 1048576) y[i] = (float)factor * x[i];"
     verify_on_device(device, Kernel(source % body, launches), scaled)
+
+
+STRUCT = """
+struct Params { char tag; float factor; const float* x; float* y; float factors[3]; };
+extern "C" __global__ void scale(int n, const Params p) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) p.y[i] = (p.factor + p.factors[0] - p.factors[2]) * p.x[i];
+}
+"""
+
+
+def test_a_struct_is_passed_by_value(device):
+    params = ("tag", "factor", "x", "y", ("factor",) * 3)
+    scaled = replace(
+        workload(), values=(Scalar("n", "int32", N), Scalar("tag", "int8", 7), *workload().values)
+    )
+
+    def launched(*arguments: Argument) -> Kernel:
+        return Kernel(STRUCT, (Launch("scale", (N // 256, 1, 1), (256, 1, 1), arguments),))
+
+    verify_on_device(device, launched("n", params), scaled)
+    with pytest.raises(KernelFault, match=r"parameter 2 of scale has 40 bytes, .* has 32"):
+        verify_on_device(device, launched("n", (*params[:-1], ("factor",))), scaled)
 
 
 def test_an_element_never_written_is_found(device):

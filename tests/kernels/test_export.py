@@ -141,6 +141,8 @@ def test_a_workspace_is_allocated_and_passed(tmp_path):
 def test_an_unknown_argument_is_refused(tmp_path):
     with pytest.raises(InputError, match="takes 'bias', which is not a tensor of tiny"):
         exported(with_launch(arguments=("data", "bias")), tmp_path, "launch.cu")
+    with pytest.raises(InputError, match=r"takes '{data, output}', which is not a tensor of"):
+        exported(with_launch(arguments=(("data", "output"),)), tmp_path, "launch.cu")
 
 
 def test_a_workload_without_a_reference_is_refused(tmp_path):

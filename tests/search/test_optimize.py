@@ -415,6 +415,10 @@ class TestUsage:
                 {"source": SOURCE.replace("const float* x", "const double* x")},
                 "Its parameter x is a pointer to double, but it gets tensor x, which is float32.",
             ),
+            (
+                {"arguments": ["x", "y", "by", ["n"]]},
+                "Its parameter n is int, but it gets the struct {n}.",
+            ),
         ],
     )
     def test_a_baseline_that_cannot_be_used_is_told_in_one_sentence(

@@ -56,6 +56,14 @@ SPEC = KernelSpec(
 )
 
 
+def test_an_output_in_a_struct_counts_as_read_by_other_texts():
+    spec = replace(SPEC, source=CUDA.format(body="", top=""), arguments=(("x", "y"), "n"))
+    assert not outputs_read(spec.baseline, spec)
+    assert outputs_read(replace(spec.baseline, source=spec.source + " "), spec) == {"y"}
+    inputs = replace(spec, arguments=(("x", "n"), "y"))
+    assert not outputs_read(replace(spec.baseline, source=CUDA.format(body=";", top="")), inputs)
+
+
 def read_by_cuda(body: str, top: str = "") -> bool:
     state = replace(SPEC.baseline, source=CUDA.format(body=body, top=top))
     return bool(outputs_read(state, SPEC))

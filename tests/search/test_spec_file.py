@@ -76,6 +76,13 @@ class TestRefusals:
             (spec_with(entry="scale; evil"), "is not the name of a function"),
             (spec_with(arguments=["x", "y", "z", "n"]), "it has the argument 'z'"),
             (spec_with(arguments=["x", "by", "n"]), "its tensor y is not among the arguments"),
+            (spec_with(arguments=["x", "y", ["by", ["z"]]]), "it has the argument 'z'"),
+            (spec_with(arguments=[["x", "by"], "n"]), "its tensor y is not among the arguments"),
+            (spec_with(arguments=["x", [3]]), "'scale' cannot have the argument 3: give the name"),
+            (
+                chosen("import triton\n", "triton.jit") | {"arguments": [["x", "y"], "by"]},
+                "it has the struct {x, y}, which a Triton function cannot take",
+            ),
             (spec_with(scalars=[BY, N, N]), "two things that are called n"),
             (spec_with(launch=launch_with(constants={"N": 4})), "its constant N has the name"),
             (spec_with(launch=launch_with(constants={"a b": 4})), "cannot use the name 'a b'"),

@@ -20,19 +20,23 @@ from pytest_gpuenergy.devices.cuda.cublaslt import (
     offered_algorithms,
 )
 from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
-from pytest_gpuenergy.devices.cuda.driver import launch_early
+from pytest_gpuenergy.devices.cuda.driver import launch_early, parameter_bytes
 from pytest_gpuenergy.kernels import (
+    Argument,
     CudaProgram,
     Job,
     Kernel,
     KernelConstant,
+    Launch,
     LibraryCall,
     MapType,
+    StructLayout,
     TensorMap,
     TritonKernel,
+    argument_text,
 )
 from pytest_gpuenergy.support import KernelFault, Outcome, cache_dir, write_atomically
-from pytest_gpuenergy.workloads import BFLOAT16, FLOAT8, IoContract, Tensor, stored_as
+from pytest_gpuenergy.workloads import BFLOAT16, FLOAT8, IoContract, Scalar, Tensor, stored_as
 
 _T = TypeVar("_T")
 
@@ -85,6 +89,7 @@ def _bind_cuda(
         if launch.shared_bytes:
             attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+        _check_structs(function, launch, job.scalars)
     # The driver then refuses a launch of more blocks than the card can hold at once.
     options = {"enable_cooperative_groups": True} if kernel.has_grid_barrier else {}
     scalars = {name: scalar.stored for name, scalar in job.scalars.items()}
@@ -95,8 +100,14 @@ def _bind_cuda(
             for tensor_map in kernel.tensor_maps
         }
         values = {**payloads, **scalars, **maps}
+
+        def value_of(argument: Argument) -> Any:
+            if isinstance(argument, str):
+                return values[argument]
+            return packed_struct(argument, job.scalars, payloads)
+
         plan = [
-            (function, launch, tuple(values[name] for name in launch.arguments))
+            (function, launch, tuple(map(value_of, launch.arguments)))
             for function, launch in zip(functions, kernel.launches, strict=True)
         ]
 
@@ -114,6 +125,38 @@ def _bind_cuda(
         return enqueue
 
     return [bound(payloads) for payloads in sets]
+
+
+def _check_structs(function: Any, launch: Launch, scalars: Mapping[str, Scalar]) -> None:
+    for number, argument in enumerate(launch.arguments):
+        if isinstance(argument, str):
+            continue
+        given = StructLayout.of(argument, scalars).nbytes
+        taken = parameter_bytes(function.ptr, number)
+        if taken not in (None, given):
+            raise KernelFault(
+                "constraints",
+                f"parameter {number + 1} of {launch.entry} has {taken} bytes, but the struct "
+                f"{argument_text(argument)} of the launch has {given}.",
+            )
+
+
+def packed_struct(
+    members: Argument, scalars: Mapping[str, Scalar], payloads: Mapping[str, Any]
+) -> np.void:
+    """Return a struct as a kernel argument, which CuPy passes by value.
+
+    Args:
+        members: the members, each a name or a tuple of such.
+        scalars: the scalars, by name.
+        payloads: the arrays of CuPy whose addresses the other members are, by name.
+    """
+    layout = StructLayout.of(members, scalars)
+    room = bytearray(layout.nbytes)
+    for offset, name in layout.members:
+        value = scalars[name].stored if name in scalars else np.uint64(payloads[name].data.ptr)
+        room[offset : offset + value.nbytes] = value.tobytes()
+    return np.void(bytes(room))
 
 
 def _bind_program(

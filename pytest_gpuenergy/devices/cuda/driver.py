@@ -104,6 +104,23 @@ def launch_early(
         raise KernelFault("runtime", f"The driver refuses an early launch (error {status}).")
 
 
+def parameter_bytes(function: int, number: int) -> int | None:
+    """Return the size of a kernel's parameter in bytes; ``number`` counts from 0.
+
+    It is None if there is no such parameter, or the driver is older than that of CUDA 12.4.
+    """
+    info = getattr(_driver(), "cuFuncGetParamInfo", None)
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    if info is None or info(
+        ctypes.c_void_p(function),
+        ctypes.c_size_t(number),
+        ctypes.byref(offset),
+        ctypes.byref(size),
+    ):
+        return None
+    return size.value
+
+
 def _call(name: str, *arguments: object) -> None:
     """Call a function of the driver; do nothing if the driver does not have it."""
     if (function := getattr(_driver(), name, None)) is not None:

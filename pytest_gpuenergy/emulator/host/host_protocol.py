@@ -16,7 +16,7 @@ from pytest_gpuenergy.emulator.host.kernel_limits import (
 )
 from pytest_gpuenergy.emulator.translation.marks import unmarked
 from pytest_gpuenergy.emulator.translation.spin_loops import may_decide
-from pytest_gpuenergy.kernels import Kernel, TensorMap
+from pytest_gpuenergy.kernels import Argument, Kernel, StructLayout, TensorMap, argument_text
 from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import Scalar, is_floating, stored_as
 
@@ -65,7 +65,7 @@ def kernel_entries(kernel: Kernel) -> tuple[str, ...]:
 
 def used_arenas(kernel: Kernel, arenas: Mapping[str, Arena]) -> dict[str, Arena]:
     """Return the arenas that the launches name, in a fixed order."""
-    named = dict.fromkeys(name for launch in kernel.launches for name in launch.arguments)
+    named = dict.fromkeys(name for launch in kernel.launches for name in launch.names)
     named |= dict.fromkeys(map_.tensor for map_ in kernel.tensor_maps if map_.name in named)
     return {name: arenas[name] for name in named if name in arenas}
 
@@ -129,7 +129,9 @@ def write_plan(
     for launch in kernel.launches:
         arguments = []
         for name in launch.arguments:
-            if name in maps:
+            if not isinstance(name, str):
+                arguments.append(_struct(name, numbers, scalars))
+            elif name in maps:
                 arguments.append(maps[name])
             elif name in numbers:
                 arguments.append(f"t{numbers[name]}")
@@ -148,6 +150,23 @@ def write_plan(
 
 def _word(name: str) -> str:
     return re.sub(r"\s", "_", name)[:200] or "_"
+
+
+def _struct(members: Argument, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:
+    """Return a struct as the plan has it: bytes, members as text, how many, and each of these.
+
+    That is the offset, and the number of the tensor or the bytes of the scalar in hexadecimal.
+    """
+    layout = StructLayout.of(members, scalars)
+    words = [
+        f"s{layout.nbytes}",
+        _word(argument_text(members).replace(" ", "")),
+        str(len(layout.members)),
+    ]
+    for offset, name in layout.members:
+        stored = f"t{numbers[name]}" if name in numbers else scalars[name].stored.tobytes().hex()
+        words.append(f"{offset} {stored}")
+    return " ".join(words)
 
 
 def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:

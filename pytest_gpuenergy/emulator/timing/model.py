@@ -189,7 +189,7 @@ def _dram_share(
         for launch, entry in zip(kernel.launches, traffic, strict=True)
     )
     moved = bytes_moved + sum(
-        tensor.nbytes * sum(tensor.name in launch.arguments for launch in kernel.launches)
+        tensor.nbytes * sum(tensor.name in launch.names for launch in kernel.launches)
         for tensor in kernel.workspaces
     )
     kept_bytes = 0 if cache == "cold" else profile.l2_bytes  # there from run to run

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy.kernels import argument_names
 from pytest_gpuenergy.search.analysis.spec_kernel import MAX_DEPTH, Facts, SpecKernel
 from pytest_gpuenergy.search.source.counted_loops import with_counted_loops
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaText, Variable
@@ -82,11 +83,15 @@ class CudaKernel(SpecKernel):
     def tensors(self) -> dict[int, TensorSpec]:
         """The tensors by the key of their parameter, without those that are passed twice."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
+        passed = list(argument_names(self.spec.arguments))
         pairs = zip(self.text.parameters, self.spec.arguments, strict=True)
         return {
             parameter.key: by_name[name]
             for parameter, name in pairs
-            if name in by_name and parameter.pointer and self.spec.arguments.count(name) == 1
+            if isinstance(name, str)
+            and name in by_name
+            and parameter.pointer
+            and passed.count(name) == 1
         }
 
     @cached_property
@@ -96,7 +101,8 @@ class CudaKernel(SpecKernel):
         return {
             parameter.key: self.facts.scalars[name]
             for parameter, name in pairs
-            if name in self.facts.scalars
+            if isinstance(name, str)
+            and name in self.facts.scalars
             and not parameter.pointer
             and not self.text.writes(parameter)
         }

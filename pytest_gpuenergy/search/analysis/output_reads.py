@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuenergy.kernels import function_name
+from pytest_gpuenergy.kernels import argument_names, function_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     arguments_of,
@@ -51,14 +51,23 @@ _TRITON_STILL_POINTERS = frozenset(
 def outputs_read(state: State, spec: KernelSpec) -> frozenset[str]:
     """Return the names of the output tensors that a state may read.
 
+    The uses of a struct's members are not followed: an output in a struct counts as read by each
+    text but the spec's own, which is taken to be right.
+
     Raises:
         UnavailableError: tree-sitter is needed and not installed.
     """
     outputs = {tensor.name for tensor in spec.tensors if tensor.role == "output"}
     return frozenset(
         name
-        for place, name in enumerate(spec.arguments)
-        if name in outputs and _may_be_read(state.language, state.source, spec.entry, place)
+        for place, argument in enumerate(spec.arguments)
+        for name in argument_names([argument])
+        if name in outputs
+        and (
+            _may_be_read(state.language, state.source, spec.entry, place)
+            if isinstance(argument, str)
+            else state.source != spec.source
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_gpuenergy.kernels import argument_text
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.source import cuda_checks, triton_checks
@@ -75,6 +76,13 @@ def other_types(spec: KernelSpec) -> str:
     scalars = {scalar.name: scalar.dtype for scalar in spec.scalars}
     parameters = text.parameters if text is not None else ()
     for parameter, name in zip(parameters, spec.arguments, strict=False):
+        if not isinstance(name, str):
+            if not parameter.pointer and parameter.type not in {**BYTES, **_WIDE}:
+                continue
+            return (
+                f"Its parameter {parameter.name} is {'a pointer to ' * parameter.pointer}"
+                f"{parameter.type}, but it gets the struct {argument_text(name)}."
+            )
         is_tensor = name in tensors
         dtype = tensors[name] if is_tensor else scalars[name]
         if parameter.pointer == is_tensor and not _differs(parameter, dtype):

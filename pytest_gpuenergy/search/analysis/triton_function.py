@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
+from pytest_gpuenergy.kernels import argument_names
 from pytest_gpuenergy.search.analysis.spec_kernel import MAX_DEPTH, Facts, SpecKernel
 from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.triton_text import TritonText
@@ -52,14 +53,14 @@ class TritonFunction(SpecKernel):
     def tensors(self) -> dict[str, TensorSpec]:
         """The tensors by the name of their parameter."""
         by_name = {tensor.name: tensor for tensor in self.spec.tensors}
-        pairs = zip(self._given, self.spec.arguments, strict=True)
+        pairs = zip(self._given, argument_names(self.spec.arguments), strict=True)
         return {parameter: by_name[name] for parameter, name in pairs if name in by_name}
 
     @cached_property
     def scalars(self) -> dict[str, tuple[int, ...]]:
         """The integers for each set of sizes, by the name of a parameter that nothing sets."""
         known = self.facts.scalars
-        pairs = zip(self._given, self.spec.arguments, strict=True)
+        pairs = zip(self._given, argument_names(self.spec.arguments), strict=True)
         fixed = [pair for pair in pairs if pair[0] not in self.text.assignments]
         return {parameter: known[name] for parameter, name in fixed if name in known}
 

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from pytest_gpuenergy.kernels import argument_text
 from pytest_gpuenergy.search.llm.endpoint import Message, Question
 from pytest_gpuenergy.search.moves.move import Region
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, LaunchPlan, State
@@ -126,7 +127,7 @@ def _sections(state: State, spec: KernelSpec, context: Context) -> Iterator[str]
 
 
 def _contract(spec: KernelSpec) -> Iterator[str]:
-    yield f"- arguments: {', '.join(spec.arguments)}"
+    yield f"- arguments: {', '.join(map(argument_text, spec.arguments))}"
     for tensor in spec.tensors:
         shape = ", ".join(map(str, tensor.shape))
         strides = "" if tensor.strides is None else f", strides {list(tensor.strides)}"

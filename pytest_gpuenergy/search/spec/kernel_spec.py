@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
+from pytest_gpuenergy.kernels import Argument, checked_arguments
 from pytest_gpuenergy.search.spec.sizes import Size
 
 Language = Literal["cuda", "triton"]
@@ -147,7 +148,8 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
         language: the language of the source.
         entry: the name of the ``__global__`` or Triton function.
         launch: how the kernel is launched.
-        arguments: the names of tensors and scalars, in the order of the entry's parameters.
+        arguments: the names of tensors and scalars, in the order of the entry's parameters; for a
+            struct by value, a list of its members, which are names, and lists for its arrays.
         tensors: the tensors among the arguments.
         source: the text of the kernel; or ``file``, a path relative to the spec, inside its folder.
         checkout: the repository that contains ``file``, instead of the folder of the spec.
@@ -174,7 +176,7 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     language: Language
     entry: str
     launch: LaunchPlan
-    arguments: tuple[str, ...]
+    arguments: tuple[Argument, ...]
     tensors: tuple[TensorSpec, ...]
     source: str = ""
     file: str = ""
@@ -191,6 +193,9 @@ class KernelSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     bytes_moved: Size | None = None
     tensor_cores: bool = False
     schema_version: int = 1
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "arguments", checked_arguments(self.arguments, self.entry))
 
     @property
     def baseline(self) -> State:

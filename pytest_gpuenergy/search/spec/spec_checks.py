@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from pytest_gpuenergy.kernels import check_source, is_entry
+from pytest_gpuenergy.kernels import argument_names, argument_text, check_source, is_entry
 from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, chooser_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
@@ -87,14 +87,20 @@ def _check_names(spec: KernelSpec) -> None:
         raise FormError(f"its constant {clash[0]} has the name of a size, tensor or scalar")
     if not any(tensor.is_written for tensor in spec.tensors):
         raise FormError("it has no tensor with the role output")
-    for name in spec.arguments:
+    passed = list(argument_names(spec.arguments))
+    structs = [one for one in spec.arguments if not isinstance(one, str)]
+    if structs and spec.language == "triton":
+        raise FormError(
+            f"it has the struct {argument_text(structs[0])}, which a Triton function cannot take"
+        )
+    for name in passed:
         if name not in arguments:
             raise FormError(
                 f"it has the argument {shown(name)}, but only {', '.join(arguments)} can be "
                 "arguments"
             )
     for tensor in spec.tensors:
-        if tensor.name not in spec.arguments:
+        if tensor.name not in passed:
             raise FormError(f"its tensor {tensor.name} is not among the arguments")
 
 

@@ -71,7 +71,7 @@ def raw_spec(path: Path) -> KernelSpec:
     content = read_bytes(path, "kernel spec", _MAX_SPEC_BYTES)
     try:
         return decode_versioned(content, KernelSpec, SPEC_VERSION)
-    except FormError as error:
+    except (FormError, InputError) as error:  # the latter of its arguments
         raise _refusal(path, error) from None
 
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.kernels import AnyKernel, Dim3, Kernel, Launch, Origin, TritonKernel
+from pytest_gpuenergy.kernels import (
+    AnyKernel,
+    Dim3,
+    Kernel,
+    Launch,
+    Origin,
+    TritonKernel,
+    argument_names,
+)
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State
 from pytest_gpuenergy.search.spec.sizes import Size, ceil_div, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
@@ -56,7 +64,7 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
             state.source,
             spec.entry,
             grid,
-            spec.arguments,
+            tuple(argument_names(spec.arguments)),
             launch.constants,
             launch.num_warps,
             launch.num_stages,

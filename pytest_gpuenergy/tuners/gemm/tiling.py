@@ -322,7 +322,7 @@ def with_copies(
     """
     names = {name: copy.name for name, copy in copies.items()}
     reading = [
-        replace(one, arguments=tuple(names.get(name, name) for name in one.arguments))
+        replace(one, arguments=tuple(names.get(name, name) for name in one.names))
         for one in kernel.launches
     ]
     maps = [replace(one, tensor=names.get(one.tensor, one.tensor)) for one in kernel.tensor_maps]

@@ -246,6 +246,57 @@ def test_dynamic_shared_memory_and_a_barrier_of_the_grid_are_asked_for(nbytes):
     assert asked == ["k.cubin", (7, 8, nbytes), launched, launched]
 
 
+PARAMS = ("a", ("x", "x"))
+
+
+def struct_launch(monkeypatch: pytest.MonkeyPatch, info: dict[str, Any]) -> tuple[Any, ...]:
+    """Launch a kernel with a struct, by a driver with these functions; return its arguments."""
+    given: list[tuple[Any, ...]] = []
+
+    class Function:
+        ptr = 7
+
+        def __call__(self, _grid: Any, _block: Any, arguments: Any, **_options: Any) -> None:
+            given.append(arguments)
+
+    module = SimpleNamespace(load_file=lambda _: None, get_function=lambda _: Function())
+    cupy = SimpleNamespace(cuda=SimpleNamespace(function=SimpleNamespace(Module=lambda: module)))
+    monkeypatch.setattr(driver, "_driver", lambda: SimpleNamespace(**info))
+    kernel = Kernel("text", (Launch("k", (1, 1, 1), (1, 1, 1), ("x", PARAMS, "a")),))
+    binary = Binary(Path("k.cubin"), {"k": "k"})
+    tensor = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
+    (launch,) = binders.bind(cupy, Job.of(kernel, SCALE), binary, [{"x": tensor}])
+    launch()
+    assert given[0][0] is tensor
+    return given[0]
+
+
+def parameter_info(nbytes: int, status: int = 0) -> dict[str, Any]:
+    def info(function: Any, number: Any, offset: Any, size: Any) -> int:
+        assert (function.value, number.value) == (7, 1)
+        offset._obj.value, size._obj.value = 8, nbytes
+        return status
+
+    return {"cuFuncGetParamInfo": info}
+
+
+@pytest.mark.parametrize("info", [parameter_info(24), parameter_info(8, status=1), {}])
+def test_a_struct_is_passed_as_its_bytes(monkeypatch, info):
+    _, struct, scalar = struct_launch(monkeypatch, info)
+    members = np.zeros((), np.dtype([("a", "f4"), ("x", "u8", 2)], align=True))
+    members["a"], members["x"] = 3.0, 1 << 40
+    assert struct.tobytes() == members.tobytes()
+    assert isinstance(struct, np.generic)  # which CuPy passes by value
+    assert scalar == np.float32(3.0)
+
+
+def test_a_struct_of_another_size_is_refused(monkeypatch):
+    why = r"parameter 2 of k has 32 bytes, but the struct {a, {x, x}} of the launch has 24"
+    with pytest.raises(KernelFault, match=why) as caught:
+        struct_launch(monkeypatch, parameter_info(32))
+    assert caught.value.outcome == "constraints"
+
+
 def early_launch(monkeypatch: pytest.MonkeyPatch, status: int) -> list[Any]:
     """Launch a kernel early with a driver of this status; return what the driver was given."""
     given: list[Any] = []
