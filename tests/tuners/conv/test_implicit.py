@@ -376,6 +376,14 @@ def test_what_can_be_packed_is_offered_in_both_ways(name):
     assert any(not one.packed for one in offered) is (name != "window")
 
 
+@pytest.mark.parametrize("chosen", [PACKED, EARLY, UNROLLED], ids=["packed", "early", "unrolled"])
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+def test_weights_of_a_single_tap_need_not_be_packed(device, chosen, layout):
+    conv = conv_of(1, 8, 8, 8, 16, 1, 1, 1, 0, mode="float16", layout=layout)
+    assert [space.name for space in chosen.kernel(conv).workspaces] == ["packed_data"]
+    assert verify(device, chosen, conv) < 1
+
+
 @pytest.mark.parametrize(
     ("layout", "channels", "window", "early"),
     [("nchw", 40, 3, {True}), ("nhwc", 41, 1, {False}), ("nhwc", 3, 7, {False, True})],
