@@ -328,8 +328,8 @@ def _profile_on(
         with garbage_ignored():
             found = extract_kernels(folder, host=device == HOST)
         # On an H200, the first trace of a process had a time of 0 for all launches (2026-11-29).
-        timeless = [one for one in found.launches if not one.duration_us]
-        if not any(ranks.gathered(bool(found.launches) and len(timeless) == len(found.launches))):
+        has_times = any(launch.duration_us for launch in found.launches)
+        if all(ranks.gathered(has_times or not found.launches)):
             break
         if is_last:
             raise DeviceError(
