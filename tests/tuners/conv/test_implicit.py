@@ -22,7 +22,7 @@ H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 A100 = replace(H100, capability=80)
 SMALL_HOPPER = replace(H100, multiprocessors=2)
 """Its blocks compute several tiles of small convolutions, or share them."""
-CONV_MODES: tuple[Mode, ...] = ImplicitParameters.modes
+MODES: tuple[Mode, ...] = ImplicitParameters.modes
 ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
@@ -449,7 +449,7 @@ def test_each_bundled_layer_has_kernels_in_all_modes_and_layouts(name):
     assert TEMPLATES["implicit"] is ImplicitParameters
     for layer in network(name):
         assert isinstance(layer, Conv2d)
-        for mode in CONV_MODES:
+        for mode in MODES:
             for layout in CONV_LAYOUTS:
                 conv = layer.varied(mode=mode, layout=layout)
                 assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5, conv.name
