@@ -127,26 +127,24 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
   asm volatile("griddepcontrol.launch_dependents;");  // blocks of the convolution may begin
 #endif
   int block = blockIdx.x;
+  if (block < PACK_DATA_BLOCKS) {
 #if UNROLLED
-  if (block < PACK_DATA_BLOCKS) {
     unroll_pixels(packed_data, data, block);
-  } else {
-    unroll_windows(packed_weight, weight, block - PACK_DATA_BLOCKS);
-  }
 #elif FROM_NHWC
-  if (block < PACK_DATA_BLOCKS) {
     pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE, block);
-  } else {
-    pad_rows(packed_weight, weight, PACK_CO * PACK_TAPS, block - PACK_DATA_BLOCKS);
-  }
 #else
-  if (block < PACK_DATA_BLOCKS) {
     turn_pixels(packed_data, data, block);
+#endif
+    return;
   }
 #if PACKS_WEIGHTS
-  else {
-    turn_windows(packed_weight, weight, block - PACK_DATA_BLOCKS);
-  }
+  block -= PACK_DATA_BLOCKS;
+#if UNROLLED
+  unroll_windows(packed_weight, weight, block);
+#elif FROM_NHWC
+  pad_rows(packed_weight, weight, PACK_CO * PACK_TAPS, block);
+#else
+  turn_windows(packed_weight, weight, block);
 #endif
 #endif
 }

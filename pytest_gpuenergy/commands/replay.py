@@ -91,7 +91,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--brief",
         action="store_true",
-        help="Measure everything for a shorter time, with wider intervals: a third of the time",
+        help="Measure everything for a shorter time, with wider intervals",
     )
     parser.add_argument(
         "--changes",

@@ -335,13 +335,13 @@ def _cache_path(
 
 
 def check_precision(device: Device, kernel: AnyKernel, workload: Workload) -> None:
-    """Refuse tensor cores where the workload does not allow them, or not with these types.
+    """Refuse tensor cores that the workload does not allow at all, or not with their types.
 
     Sums are in float32 in all workloads that declare types of operands. A library's machine code
     cannot be searched, so the library is trusted to comply.
 
     Raises:
-        KernelFault: the machine code uses tensor cores so, or the kernel does not compile.
+        KernelFault: the machine code has such instructions, or the kernel does not compile.
     """
     allowed = workload.operand_types
     if workload.allows_tensor_cores and allowed is None:

@@ -410,6 +410,8 @@ class TestRecordedFigures:
             ({"total_us": -1.0}, "calls took -1 µs"),
             ({"steps": {"0": -3}}, "its steps have {0: -3}"),
             ({"steps": {"0": 10**30}}, "its steps have {0: 1000000"),
+            ({"graph": {"steps": {"0": 0}}}, "its steps have {0: 0}"),
+            ({"graph": {"steps_in_modules": {"1": {"0": -2}}}}, "its steps have {0: -2}"),
             ({"arguments": [{"shape": 5, "dtype": "float16"}]}, "a shape is an integer"),
             ({"arguments": [{"shape": [2], "dtype": None}]}, "a type is None"),
             ({"arguments": {"a": {"shape": [-2], "dtype": "half"}}}, "has the shape [-2]"),

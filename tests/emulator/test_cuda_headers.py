@@ -301,8 +301,9 @@ def test_a_text_chooses_by_target_and_uses_what_later_standards_have(run):
       cuda::std::span<const float> all(x, 2);
       y[4] = all[1] + all.size();
       y[5] = alignof(Aligned<double>) - 2;
-      atomicAdd((float2*)(y + 6), make_float2(7, 8));
+      y[6] = y[7] = 1;
+      atomicAdd((float2*)(y + 6), make_float2(6, 7));
     }"""
     x = np.array([1, 3], np.float32)
-    kernel = run(source, {"x": x}, {"y": (8, "float32")}, block=1)["y"]
-    assert kernel[:6].tolist() == [1, 2, 3, 5, 5, 6]
+    y = run(source, {"x": x}, {"y": (8, "float32")}, block=1)["y"]
+    assert y.tolist() == [1, 2, 3, 5, 5, 6, 7, 8]

@@ -64,7 +64,12 @@ def test_only_savings_beyond_their_interval_are_shown_and_the_largest_first():
 class TestWithPyTorch:
     """Changed calls, made on the host."""
 
-    torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+    torch: Any
+
+    @pytest.fixture(autouse=True)
+    def imported(self) -> None:
+        """Skip these tests, and no others, where there is no PyTorch."""
+        self.torch = pytest.importorskip("torch", reason="needs PyTorch")
 
     def linear(self, rows: int, dtype: Any = None) -> Any:
         from pytest_gpuenergy.replay import LiveCall

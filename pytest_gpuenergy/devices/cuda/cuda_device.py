@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -209,8 +210,7 @@ class CudaDevice(Device):
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
         self._renew_worker()
-        self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
-        self._next_worker.start()  # as in `repeat`
+        self._ready_next_worker(modules)  # as in `repeat`
         if modules:
             self._call(_IMPORTS_S, "prepare", tuple(modules))
 
@@ -385,10 +385,12 @@ class _WorkerKernel:
             yield from self._device._relaunched(self._timeout_s, once)
 
 
-class _WorkerRepeater:
-    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
-        self._device = device
-        self._timeout_s = timeout_s
+class _RemoteRepeater(ABC):
+    """A `Repeater` whose load runs in a worker."""
+
+    @abstractmethod
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Call a method of the worker."""
 
     def start(self) -> None:
         self._call("start")
@@ -401,6 +403,14 @@ class _WorkerRepeater:
         launches: Launches = self._call("launch", count)
         return launches
 
+
+class _WorkerRepeater(_RemoteRepeater):
+    """A kernel that runs back to back in the device's worker."""
+
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+        self._device = device
+        self._timeout_s = timeout_s
+
     def relaunch(self, *, once: bool) -> Iterator[int]:
         yield from self._device._relaunched(self._timeout_s, once)
 
@@ -408,7 +418,7 @@ class _WorkerRepeater:
         return self._device._call(self._timeout_s, method, *arguments)
 
 
-class _WorkerHeater:
+class _WorkerHeater(_RemoteRepeater):
     """See `Heater`; its worker is no other's, so that a kernel that dies cannot end it."""
 
     def __init__(self, device: CudaDevice) -> None:
@@ -429,17 +439,6 @@ class _WorkerHeater:
 
     def end(self) -> None:
         self._worker.retire()
-
-    def start(self) -> None:
-        self._call("start")
-
-    def stop(self) -> Timeline:
-        timeline: Timeline = self._call("stop")
-        return timeline
-
-    def launch(self, count: int) -> Launches:
-        launches: Launches = self._call("launch", count)
-        return launches
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._worker.call(method, *arguments, timeout_s=_HEATER_S)

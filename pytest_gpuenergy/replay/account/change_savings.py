@@ -2,7 +2,7 @@
 
     saved = n (E(as now) - E(changed)),  n: how often a step makes the call
 
-The interval of a saving adds up those of its two energies. What is saved is that of each change by
+The interval of a saving adds up those of its two energies. Each saving is that of one change by
 itself: two changes of the same call do not add up.
 """
 

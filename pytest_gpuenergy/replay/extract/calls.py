@@ -277,10 +277,13 @@ def read_calls(folder: Path) -> list[UniqueCall]:
             call = decode(line, UniqueCall, "the call")
             if call.calls < 1 or call.total_us < 0:
                 raise FormError(f"{call.calls} calls took {call.total_us:g} µs")
-            counts = [call.steps, call.steps_in_layers, *call.steps_in_modules.values()]
-            for steps in counts:
-                if any(step < 0 or not 0 < count <= call.calls for step, count in steps.items()):
-                    raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
+            runs: list[tuple[UniqueCall | GraphCalls, float]] = [(call, call.calls)]
+            if call.graph is not None:
+                runs.append((call.graph, math.inf))  # another run has these calls
+            for run, most in runs:
+                for steps in (run.steps, run.steps_in_layers, *run.steps_in_modules.values()):
+                    if any(step < 0 or not 0 < count <= most for step, count in steps.items()):
+                        raise FormError(f"its steps have {shown(steps)} of {call.calls} calls")
             _check_arguments(call.arguments)
             if call.id in found:
                 raise FormError("another line has the same id")

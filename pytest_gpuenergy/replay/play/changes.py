@@ -25,7 +25,7 @@ from pytest_gpuenergy.replay.profile.capture import (
 _LEAST_BYTES = 1 << 20
 """The size of a result below which it does not matter that only a part of it is read."""
 _LARGEST_SHARE = 0.5
-"""The largest part of its rows that are read of a result which is worth computing partly."""
+"""The largest share of a result's rows that may be read if only these are to be computed."""
 _FLOAT8_MULTIPLE = 16
 """What cuBLAS wants the sizes of a product of float8 matrices to be a multiple of."""
 _FLOAT8_MOST = 448.0
@@ -43,7 +43,7 @@ class ChangedCall:
         words: The change in words.
         calls: The changed calls, in turn.
         error: The norm of what changes in the result, relative to the norm of the result; None if
-            the result is another one by intention, of which a part is left out.
+            what is read of the result stays the same.
     """
 
     name: str

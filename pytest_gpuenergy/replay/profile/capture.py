@@ -276,7 +276,7 @@ def _storage(tensor: Any) -> int:
 
 
 def tensors_in(tree: Any) -> list[Any]:
-    """Return the tensors in nested tuples, lists and dictionaries that lie in memory as strided."""
+    """Return the tensors in nested tuples, lists and dictionaries, see `LiveCall.is_plain`."""
     flat, _ = tree_flatten(tree)
     return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
 

@@ -328,8 +328,8 @@ def _profile_on(
         with garbage_ignored():
             found = extract_kernels(folder, host=device == HOST)
         # On an H200, the first trace of a process had a time of 0 for all launches (2026-11-29).
-        timeless = [one for one in found.launches if not one.duration_us]
-        if not any(ranks.gathered(bool(found.launches) and len(timeless) == len(found.launches))):
+        has_times = any(launch.duration_us for launch in found.launches)
+        if all(ranks.gathered(has_times or not found.launches)):
             break
         if is_last:
             raise DeviceError(
@@ -498,21 +498,24 @@ def _profile_graph(
         plain: The forms of the calls that it makes otherwise.
 
     Returns:
-        The forms of the calls; None, without a trace, if they are those that it makes otherwise or
-        if it fails, as it then does when its graph is captured.
+        The forms of the calls; None, without a trace, if they are those that it makes otherwise, if
+        its runs differ anyway, or if it fails, as it then does when its graph is captured.
     """
     from torch.profiler import record_function
 
     from pytest_gpuenergy.replay.profile.capture import CallRecorder
 
-    (folder / GRAPH_TRACE).unlink(missing_ok=True)
-    recorder = CallRecorder(program.modules)
-    try:
-        with told_of_capture(True), recorder:
+    def calls(*, is_capturing: bool) -> list[CallForm]:
+        recorder = CallRecorder(program.modules)
+        with told_of_capture(is_capturing), recorder:
             program.run(inputs, steps)
+        return recorder.forms
+
+    (folder / GRAPH_TRACE).unlink(missing_ok=True)
+    try:
+        if calls(is_capturing=True) == plain or calls(is_capturing=False) != plain:
+            return None
     except Exception:  # a function may raise anything
-        return None
-    if recorder.forms == plain:
         return None
     recorder = CallRecorder(program.modules)
     settle(device)

@@ -36,7 +36,7 @@ FUSED = (
 )
 CONV = Conv2d.of("layer", 1, 5, 6, 4, 3, 3, 3, 1, 1)
 ODD = Conv2d.of("odd", 2, 9, 7, 6, 4, 3, 2, 2, 1, 2, 2)
-CONV_MODES: Any = ["float32", "tf32", "float16", "bfloat16"]
+MODES: Any = ["float32", "tf32", "float16", "bfloat16"]
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,7 @@ def engines(calls: tuple[LibraryCall, ...]) -> list[str]:
     return [str(call.all_options["algorithm"]).partition("_")[0] for call in calls]
 
 
-@pytest.mark.parametrize(
-    ("layout", "mode"), each_once({"nchw": "nchw", "nhwc": "nhwc"}, CONV_MODES)
-)
+@pytest.mark.parametrize(("layout", "mode"), each_once({"nchw": "nchw", "nhwc": "nhwc"}, MODES))
 @pytest.mark.parametrize("shape", [CONV, ODD])
 @pytest.mark.parametrize("options", [{}, {"bias": True}, {"bias": True, "relu": True}])
 def test_it_convolves_tensors_of_each_type_and_layout(device, layout, mode, shape, options):

@@ -22,7 +22,7 @@ H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 A100 = replace(H100, capability=80)
 SMALL_HOPPER = replace(H100, multiprocessors=2)
 """Its blocks compute several tiles of small convolutions, or share them."""
-CONV_MODES: tuple[Mode, ...] = ImplicitParameters.modes
+MODES: tuple[Mode, ...] = ImplicitParameters.modes
 ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
@@ -376,6 +376,14 @@ def test_what_can_be_packed_is_offered_in_both_ways(name):
     assert any(not one.packed for one in offered) is (name != "window")
 
 
+@pytest.mark.parametrize("chosen", [PACKED, EARLY, UNROLLED], ids=["packed", "early", "unrolled"])
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+def test_weights_of_a_single_tap_need_not_be_packed(device, chosen, layout):
+    conv = conv_of(1, 8, 8, 8, 16, 1, 1, 1, 0, mode="float16", layout=layout)
+    assert [space.name for space in chosen.kernel(conv).workspaces] == ["packed_data"]
+    assert verify(device, chosen, conv) < 1
+
+
 @pytest.mark.parametrize(
     ("layout", "channels", "window", "early"),
     [("nchw", 40, 3, {True}), ("nhwc", 41, 1, {False}), ("nhwc", 3, 7, {False, True})],
@@ -441,7 +449,7 @@ def test_each_bundled_layer_has_kernels_in_all_modes_and_layouts(name):
     assert TEMPLATES["implicit"] is ImplicitParameters
     for layer in network(name):
         assert isinstance(layer, Conv2d)
-        for mode in CONV_MODES:
+        for mode in MODES:
             for layout in CONV_LAYOUTS:
                 conv = layer.varied(mode=mode, layout=layout)
                 assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5, conv.name

@@ -19,7 +19,7 @@ from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d
 A100 = CardResources(80, 108, 64, 2048, 164 << 10, 163 << 10)
 RTX4090 = CardResources(89, 128, 128, 1536, 100 << 10, 99 << 10)
 H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
-CONV_MODES = ImplicitMmaParameters.modes
+MODES = ImplicitMmaParameters.modes
 DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SMALL = ImplicitMmaParameters(tile_c=16, warp_p=32, warp_c=16)
 
@@ -55,7 +55,7 @@ def test_it_is_right_for_any_geometry(device, conv, chosen):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
-@pytest.mark.parametrize("mode", CONV_MODES)
+@pytest.mark.parametrize("mode", MODES)
 def test_what_a_search_begins_with_is_right_in_each_mode(device, mode, layout):
     conv = Conv2d.of("c", 1, 9, 8, 24, 40, 3, 3, 1, 1, mode=mode, layout=layout, bias=True)
     verify_on_device(device, rank_kernels(conv, A100)[0].kernel(conv), conv)
