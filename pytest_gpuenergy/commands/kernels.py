@@ -24,7 +24,6 @@ from pytest_gpuenergy.commands.kernel_records import (
     parse_rank,
     product_kernels,
 )
-from pytest_gpuenergy.kernels import argument_text
 from pytest_gpuenergy.support import InputError
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ def _list(arguments: Namespace) -> int:
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.kernels import launch_plan
+    from pytest_gpuenergy.kernels import argument_text, launch_plan
     from pytest_gpuenergy.tuners import kernels_of
 
     word = arguments.case

@@ -54,7 +54,7 @@ class Bench:
         (folder / "bin").mkdir()
         self._records = folder / "records"
         self._records.mkdir()
-        (path,) = sanitize.RECORDS.glob("case1_*.json")
+        (path,) = sanitize.RECORDS.glob("case1_conv2d_*.json")
         (self._records / path.name).symlink_to(path)
         script = folder / "bin" / "compute-sanitizer"
         fake = Path(__file__).with_name("fake_sanitizer.py")
