@@ -21,6 +21,7 @@ import pytest
 
 from pytest_gpuenergy.pytest_plugin.distribute import link
 from pytest_gpuenergy.record import KernelInfo, Measurement, RunInfo, Window, WorkloadInfo
+from pytest_gpuenergy.report import MEASUREMENT
 from pytest_gpuenergy.support import encode
 
 LATENCY_S = 0.05
@@ -227,7 +228,7 @@ class FakeNode:
         world, node_id = self.world, self.world.ids[index]
         world.busy_s += world.durations_s[node_id]
         world.ended[node_id] += 1
-        self._tell(link.MEASUREMENT, encode(measurement_of(node_id, self)))
+        self._tell(MEASUREMENT, encode(measurement_of(node_id, self)))
         for when in ("setup", "call", "teardown"):
             self._event("testreport", rep=_report(node_id, when))
         self._event("runtest_protocol_complete", item_index=index, duration=1.0)

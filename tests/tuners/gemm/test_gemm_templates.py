@@ -297,8 +297,21 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
 }
 
 
+# Others show the same of the same templates.
+SIMILAR_SEVERAL = (
+    *("simt-batch-shared", "simt-empty-first", "wgmma-batch-padded", "wgmma-batch-shared"),
+    *("wgmma-groups-padded", "skinny-batch", "skinny-groups", "wgmma_tf32-batch"),
+)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.thorough if name in SIMILAR_SEVERAL else [])
+        for name in SEVERAL
+    ],
+)
 def test_it_computes_batches_and_groups(device, name):
     chosen, gemm = SEVERAL[name]
     assert verify(device, chosen, gemm) <= 1
@@ -720,6 +733,14 @@ FAULTS = {
 SIMILAR_FAULTS = (
     *("mma-tf32-stage-overwritten-early", "mma-stage-overwritten-early", "wgmma-finish"),
     *("wgmma-fence", "wgmma-written", "wgmma_tf32-empty", "wgmma_tf32-wait-group"),
+    *("wgmma_float8-stage-free-early", "wgmma_float8-scale-of-another-row"),
+    *("wgmma_float8-scale-of-another-column", "wgmma_float8-turned-to-another-row"),
+    *(
+        "wgmma_float8-largest-of-a-part",
+        "skinny-stage-free-early",
+        "skinny-written",
+        "skinny-empty",
+    ),
 )
 
 
@@ -827,7 +848,18 @@ PREPARED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PREPARED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "turned-both",
+        "quantized-blocks",
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in PREPARED
+            if name not in ("turned-both", "quantized-blocks")
+        ),
+    ],
+)
 def test_operands_are_turned_or_quantized_before_the_product(device, name):
     gemm = PREPARED[name]
     kernel = FLOAT8.kernel(gemm)
