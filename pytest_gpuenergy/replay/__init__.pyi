@@ -106,6 +106,7 @@ from .play.replay_run import (
     replay_source as replay_source,
     serving_path as serving_path,
 )
+from .play.windows import windows_of as windows_of
 from .power import (
     CLOCK as CLOCK,
     Bracket as Bracket,
@@ -121,6 +122,7 @@ from .power import (
 )
 from .profile.capture import (
     CallRecorder as CallRecorder,
+    ChainRecorder as ChainRecorder,
     LiveCall as LiveCall,
     copied_tensor as copied_tensor,
     describe as describe,

@@ -48,6 +48,28 @@ def compute():
         raise RuntimeError("it reads a value on the host")
     return value @ value
 """
+LAYERS = """
+import torch
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, value):
+        return value + torch.nn.functional.linear(value.exp(), self.weight).sin()
+
+
+layers, value = torch.nn.ModuleList(Layer() for _ in range(3)), torch.ones(4, 8)
+
+
+def compute():
+    result = value
+    for layer in layers:
+        result = layer(result)
+    return result
+"""
 LEVELS = (
     *("graph", "eager", "layers", "module.transformer.word_embeddings"),
     *("module.transformer.word_embeddings_layernorm", "module.transformer.ln_f", "module.lm_head"),
@@ -323,3 +345,20 @@ class TestWithPyTorch:
         name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0
         assert torch_programs.profile("bloom-560m", run) != 0
+
+
+def test_successive_calls_of_layers_are_replayed_together(tmp_path, monkeypatch):
+    name, run = write_module(tmp_path, monkeypatch, LAYERS), tmp_path / "run"
+    assert torch_programs.profile(f"{name}:compute", run) == 0
+    labels = host_stands_in(monkeypatch)
+    assert replay(run) == 0
+    assert labels[-1] == "step0-window0"
+    lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
+    parameters = json.loads(lines[-1])["workload"]["parameters"]
+    assert (parameters["step"], parameters["count"]) == (0, 3)
+    assert parameters["calls"].split() == labels[-5:-1]  # each of them was replayed alone before
+    report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+    graph = next(one for one in report["accounts"] if one["level"] == "graph")
+    assert graph["windows"] == ["step0-window0"]
+    # Each measurement takes 1 ms: three windows in place of the four calls of three layers.
+    assert graph["neighbours_ms"] == 3 - 3 * 4

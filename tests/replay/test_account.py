@@ -335,7 +335,94 @@ class TestSpacedCalls:
         gap = replace(self.GAP, temperature_c=40.0, energy_change_per_k=0.002)
         found = self.account(a=self.ALONE, a_spaced=pair, gap=gap)
         assert found.parts[0].energy_mj == pytest.approx(870 * 0.98 - 75 * 2.0 * 1.02)
-        assert found.kernels_mj == pytest.approx(720.0)
+        together_mj = found.kernels_mj + found.temperature_mj + found.clocks_mj
+        assert together_mj == pytest.approx(found.parts[0].energy_mj)
+
+
+class TestWindows:
+    """Successive calls of a layer that were measured together."""
+
+    CALLS = (call("a", {0: 3}), call("b", {0: 2}))
+    WHOLE = measurement(10.0, 2000.0)
+
+    def window(self, time_ms: float, energy_mj: float, **changes: object) -> Measurement:
+        parameters = {"replays": "step0-window0", "step": 0, "calls": "a b", "count": 2}
+        workload = WorkloadInfo("model", parameters, 0, 0)
+        kernel = KernelInfo("graph", "", "replay", details={"gpu_us": 23.0})
+        plain = replace(measurement(time_ms, energy_mj), workload=workload, kernel=kernel)
+        return replace(plain, **changes)
+
+    def account(self, window: Measurement, level: str = GRAPH, **whole: object) -> Account:
+        kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
+        measured = {
+            "a": measurement(1.0, 100.0, kernel=kernel),
+            "b": measurement(2.0, 300.0, kernel=kernel),
+            "step0-window0": window,
+        }
+        of_step = replace(self.WHOLE, **whole)
+        return account_for_step(0, level, of_step, self.CALLS, measured, 50.0, 1)
+
+    @pytest.mark.parametrize("level", [GRAPH, LAYERS])
+    def test_what_they_take_more_than_alone_is_a_term(self, level):
+        found = self.account(self.window(3.5, 420.0), level)
+        assert (found.neighbours_ms, found.neighbours_mj) == (1.0, 40.0)
+        assert found.neighbours_mj_half_width == pytest.approx(2 * (4.2 + 1.0 + 3.0))
+        assert found.gaps_ms == pytest.approx(10.0 - 3 * 1.0 - 2 * 2.0 - 1.0)
+        assert found.windows == ("step0-window0",)
+
+    def test_the_prediction_has_the_interval_of_a_window_in_place_of_those_of_its_calls(self):
+        found = self.account(self.window(3.5, 420.0))
+        # One call of a lies in no window.
+        assert found.predicted_mj_half_width == pytest.approx(1 * 1.0 + 2 * 4.2)
+
+    def test_their_gpu_time_is_that_of_the_window(self):
+        found = self.account(self.window(3.5, 420.0))
+        assert found.gpu_ms == pytest.approx(0.05)
+        assert found.neighbours_gpu_ms == pytest.approx(2 * 0.003)
+        assert found.time_error == pytest.approx(0.056 / 0.05 - 1)
+
+    @pytest.mark.parametrize(
+        "window",
+        [
+            {"time_ms": None, "energy_mj": None, "raw_energy_mj": None},
+            {"workload": WorkloadInfo("model", {"step": 0, "calls": "a c", "count": 2}, 0, 0)},
+            {"workload": WorkloadInfo("model", {"step": 1, "calls": "a b", "count": 2}, 0, 0)},
+            {"cap_binding": True},
+        ],
+        ids=["no figures", "a call that was not measured", "another step", "held back"],
+    )
+    def test_a_window_that_tells_nothing_does_not_count(self, window):
+        found = self.account(replace(self.window(3.5, 420.0), **window))
+        assert (found.neighbours_ms, found.neighbours_mj, found.windows) == (0.0, 0.0, ())
+
+    def test_a_window_under_the_limit_counts_if_its_clock_is_that_of_the_step(self):
+        of_step = {"cap_binding": True, "effective_sm_clock_mhz": 1500.0}
+        same = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1490.0)
+        assert self.account(same, **of_step).neighbours_ms == 1.0
+        slower = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1300.0)
+        assert self.account(slower, **of_step).neighbours_ms == 0.0
+
+    def test_windows_tell_nothing_of_what_the_host_launches(self):
+        assert self.account(self.window(3.5, 420.0), EAGER).windows == ()
+
+
+class TestVicunaOnAnH200:
+    """The prefill of Vicuna-7B, which the power limit slows down, as an H200 measured it."""
+
+    def test_what_the_clock_of_the_step_changes_is_a_term(self):
+        folder = BLOOM.parent / "vicuna-7b"
+        lines = (folder / "results/measurements.jsonl").read_bytes().splitlines()
+        measured = {
+            replayed_key(one): one
+            for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
+        }
+        whole, calls = measured["step0-graph"], read_calls(folder)
+        found = account_for_step(0, GRAPH, whole, calls, measured, 120.0, 1024)
+        assert found.spaced
+        assert found.clocks_ms < -1.0  # alone, they run at lower clocks
+        terms_mj = found.kernels_mj + found.temperature_mj + found.clocks_mj
+        assert terms_mj == pytest.approx(sum(part.energy_mj for part in found.parts))
+        assert abs(found.energy_error) < 0.02
 
 
 def test_energy_is_given_by_token():

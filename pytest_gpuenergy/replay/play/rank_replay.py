@@ -206,6 +206,7 @@ class RankReplay:
         brief = self.options.brief
         settings = call_settings(calls, steps, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
+        settings |= {item.key: _BRIEF for item in plan.windows}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
@@ -218,6 +219,7 @@ class RankReplay:
                     plan.steps,
                     plan.gapped_steps,
                     plan.calls,
+                    plan.windows,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):

@@ -21,13 +21,16 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
+    WINDOW_CALLS,
+    WINDOW_COUNT,
+    WINDOW_STEP,
     calls_at,
     gaps_key,
     module_level,
     profiled_gpu_us,
     step_key,
 )
-from pytest_gpuenergy.replay.extract.calls import UniqueCall
+from pytest_gpuenergy.replay.extract.calls import OUTSIDE, UniqueCall
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
     Planner,
@@ -80,6 +83,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             for level in map(module_level, profile.modules)
             if step_key(step, level) in recorded
         ]
+        by_id = {call.id: call for call in chosen}
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
@@ -87,6 +91,12 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(call, key) if key in recorded else None,
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
+            windows=[
+                player.window(found, by_id)
+                for found in recorded.values()
+                if found.workload.parameters.get(WINDOW_STEP) in steps
+                and _window_calls(found) <= by_id.keys()
+            ],
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
             ],
@@ -119,6 +129,22 @@ class _Player:
         repeat = self.repeat(call.id, self._dram_bytes(call), len(call.launches))
         found = self.recorded[call.id]
         return self.workloads.call(call, repeat, _number(found, "turns"), profiled_gpu_us(found))
+
+    def window(self, found: Measurement, calls: Mapping[str, UniqueCall]) -> Replayable:
+        """Return successive calls of a layer, with the bytes and launches of all of them."""
+        of_window = found.workload.parameters
+        ids = str(of_window[WINDOW_CALLS]).split()
+        key = replayed_key(found)
+        repeat = self.repeat(
+            key,
+            sum(self._dram_bytes(calls[call]) for call in ids),
+            sum(len(calls[call].launches) for call in ids),
+        )
+        step, number = int(of_window[WINDOW_STEP]), int(key.rpartition("window")[2])
+        counts = _number(found, WINDOW_COUNT), _number(found, "turns")
+        return self.workloads.window(
+            step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)
+        )
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """Return a call with as many gaps as were recorded."""
@@ -161,6 +187,10 @@ class _Player:
     def _dram_bytes(self, call: UniqueCall) -> int:
         size, turns = argument_bytes(call.arguments), len(call.replayed_turns)
         return size if size * turns > self.device.profile.l2_bytes else 0
+
+
+def _window_calls(found: Measurement) -> set[str]:
+    return set(str(found.workload.parameters.get(WINDOW_CALLS, OUTSIDE)).split())
 
 
 def argument_bytes(arguments: Any) -> int:
