@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from gemm_products import aligned_products, products, several
 from hypothesis import HealthCheck, given, settings, strategies as st
+from points import nightly
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
@@ -165,12 +166,6 @@ def verify(device: EmulatedDevice, parameters: Any, gemm: Gemm) -> float:
     """The error of a template's kernel, as a multiple of what the product allows."""
     error = verify_on_device(device, parameters.kernel(gemm), gemm).max_relative_error
     return error / gemm.error_bound.max_relative
-
-
-def nightly(names: Iterable[str], similar: Collection[str]) -> list[Any]:
-    """Parameters by name; others of the same template show most of what the similar ones do."""
-    thorough = pytest.mark.thorough
-    return [pytest.param(name, marks=thorough if name in similar else []) for name in names]
 
 
 ODD = {
