@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given, strategies as st
@@ -280,7 +280,7 @@ class Autotuner:
     """As much of the kernels that ``torch.compile`` generates as a recorder sees."""
 
     fn = SimpleNamespace(__name__="triton_poi_fused_double_0")
-    streams: list[int] = []  # noqa: RUF012 -- one for all
+    streams: ClassVar[list[int]] = []
 
     def run(self, value: Any, size: int, *, stream: int) -> None:
         assert size == value.numel()
