@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 
-class Tiny(torch.nn.Module):  # type: ignore[misc]
+class Tiny(torch.nn.Module):
     """Two equal layers and a function that changes its argument."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def test_triton_is_left_as_it_was(monkeypatch):
     assert Jit.run is plain
 
 
-class Model(torch.nn.Module):  # type: ignore[misc]
+class Model(torch.nn.Module):
     """Layers, which share a module with what is outside, between an embedding and a head."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         return self.heads[0](self.act(value)) + 1.0
 
 
-class Layer(torch.nn.Module):  # type: ignore[misc]
+class Layer(torch.nn.Module):
     """A product and an activation."""
 
     def __init__(self, act: Any) -> None:

@@ -151,11 +151,11 @@ class TestWithPyTorch:
 
         torch = self.torch
 
-        class Norm(torch.nn.Module):  # type: ignore[misc]
+        class Norm(torch.nn.Module):
             def forward(self, value: Any) -> Any:
                 return value * value.pow(2).mean().rsqrt()
 
-        class Layer(torch.nn.Module):  # type: ignore[misc]
+        class Layer(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.norm, self.product = Norm(), torch.nn.Linear(4, 4)
@@ -164,7 +164,7 @@ class TestWithPyTorch:
             def forward(self, value: Any) -> Any:
                 return self.cached(self.product(self.norm(value)), cache=[])
 
-        class Cached(torch.nn.Module):  # type: ignore[misc]
+        class Cached(torch.nn.Module):
             def forward(self, value: Any, cache: list[Any]) -> Any:
                 cache.append(value.exp())
                 return value + cache[0]

@@ -192,7 +192,7 @@ def call_turns(
     return CallTurns(calls, outputs)
 
 
-class EmptyKernels(TorchDispatchMode):  # type: ignore[misc]
+class EmptyKernels(TorchDispatchMode):
     """Launches an empty kernel after each operator that may launch something.
 
     Operators that only give a tensor another form, and what other operators call, get none.

@@ -69,7 +69,7 @@ class LiveCall:
         return _storage(tensor) in self.parameters
 
 
-class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
+class CallRecorder(TorchDispatchMode):
     """Numbers the calls of operators that a model makes while this context is entered.
 
     The launch of a Triton kernel outside of any operator counts as a call, too. In a trace of
