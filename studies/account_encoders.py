@@ -43,7 +43,7 @@ _IMAGES = 8
 _SPEECH_TOKENS = 32
 
 
-class Encoder(torch.nn.Module):  # type: ignore[misc]
+class Encoder(torch.nn.Module):
     """A model with the input that it is given.
 
     Args:

@@ -266,6 +266,8 @@ def run_model(name: str, options: Namespace) -> int:
                 status = 70
         took_s = time.monotonic() - began_s
         note(options, f"{name} {words[0]} {number}: exit {status}, {took_s:.1f} s")
+        for why, keys in missing(run).items():
+            note(options, f"{name} misses {', '.join(keys)}: {why}")
         if status:
             return int(status)
     return 0
@@ -282,6 +284,16 @@ def graph_calls(run: Path) -> list[str]:
     """Return the ids of the calls that any step makes as a CUDA graph."""
     calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
     return [one["id"] for one in calls if (one.get("graph") or one)["steps"]]
+
+
+def missing(run: Path) -> dict[str, list[str]]:
+    """Return by the reason what the report of a replay, if there is one, has not measured."""
+    path = run / "results/gpu_energy_report.json"
+    found: dict[str, list[str]] = {}
+    for key, why in (json.loads(path.read_text())["missing"] if path.is_file() else {}).items():
+        if why != "it was not chosen":
+            found.setdefault(why, []).append(key)
+    return found
 
 
 def keep_results(name: str, options: Namespace) -> None:
