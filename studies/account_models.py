@@ -154,6 +154,7 @@ KEPT = (
     "results/measurements.jsonl",
     "results/gpu_energy_report.json",
 )
+_SLOW_IMPORTS = ("torch", "transformers")
 _KEEP_S = 4.0
 _END_S = 10.0
 """The time in which a process has to end when it is asked to."""
@@ -235,7 +236,7 @@ def ended(process: Popen[bytes]) -> None:
 
 def run_model(name: str, options: Namespace) -> int:
     """Run the commands of a model until one fails; return the worst exit status."""
-    for package in ("torch", "transformers"):
+    for package in _SLOW_IMPORTS:
         with suppress(ImportError):
             importlib.import_module(package)
     sys.stdin.readline()

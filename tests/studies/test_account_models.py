@@ -44,17 +44,23 @@ def one_model(
     def gpuenergy(words: list[str]) -> int:
         commands.append(words)
         sys.stdout.write(f"said by {words[0]}\n")
+        if fails in words:
+            raise ValueError(f"{fails} is wrong")
         if words[0] == "profile":
             run = Path(words[words.index("--out") + 1])
             run.mkdir(parents=True)
             (run / "operator_calls.jsonl").write_text("\n".join(map(json.dumps, CALLS)))
-        if fails in words:
-            raise ValueError(f"{fails} is wrong")
+        elif words[0] == "replay":
+            results = Path(words[1]) / "results"
+            results.mkdir(exist_ok=True)
+            reasons = {"c1": "it was not chosen", "c2": "no memory", "c3": "no memory"}
+            report = json.dumps({"missing": reasons})
+            (results / "gpu_energy_report.json").write_text(report)
         return 0
 
     (folder / "keep").mkdir()
     patch.setattr(account_models, "gpuenergy", gpuenergy)
-    patch.setattr(account_models.importlib, "import_module", lambda _: None)
+    patch.setattr(account_models, "_SLOW_IMPORTS", ())
     patch.setattr(sys, "stdin", io.StringIO("\n"))
     return study(folder, patch, *options, "--only"), commands
 
@@ -73,6 +79,11 @@ def test_a_function_has_no_prompt(tmp_path, monkeypatch):
     _, commands = one_model(tmp_path, monkeypatch, "vit-base", "--full")
     assert commands[0][:3] == ["profile", "account_encoders:vit_base.compute", "--out"]
     assert "--brief" not in commands[1]
+
+
+def test_what_is_missing_is_told(tmp_path, monkeypatch):
+    one_model(tmp_path, monkeypatch, "opt-350m")
+    assert (tmp_path / "keep/exits.txt").read_text().endswith("misses c2, c3: no memory\n")
 
 
 def test_what_comes_after_a_failure_is_not_tried(tmp_path, monkeypatch):

@@ -288,9 +288,13 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 if ranks.count == 1 and in_graph.of_graph == profile.graph_differs:
                     replayed = {call.id: call for call in chosen if call.id in turns}
                     found = windows_of(in_graph.ids(calls), in_graph.layers, replayed, steps)
-                    windows = _window_turns(
-                        found, replayed, program, inputs, max(steps), device, cache, in_graph
-                    )
+                    try:
+                        windows = _window_turns(
+                            found, replayed, program, inputs, max(steps), device, cache, in_graph
+                        )
+                    except Exception as problem:  # whatever a program raises, calls come first
+                        settle(device)
+                        missing["windows"] = str(problem).strip().partition("\n")[0]
                 captured = [(step, *capture_step(program, inputs, step)) for step in steps]
         except torch.OutOfMemoryError:
             raise DeviceError(
