@@ -493,19 +493,28 @@ class TestBloomOnAnH200:
         assert abs(found.time_error) < 0.03
 
 
-def test_calls_that_take_little_of_every_step_are_measured_briefly():
-    calls = [
-        call("large", {0: 290, 1: 1}),
-        call("minor", {0: 9}),
-        call("slight", {0: 1, 1: 0}),
-        call("large later", {0: 1, 1: 99}),
-        call("elsewhere", {7: 5}),
-    ]
-    found = call_settings(calls, [0, 1])
+CALLS_BY_SHARE = [
+    call("large", {0: 290, 1: 1}),
+    call("minor", {0: 9}),
+    call("slight", {0: 1, 1: 0}),
+    call("large later", {0: 1, 1: 99}),
+    call("elsewhere", {7: 5}),
+]
+
+
+def test_the_less_of_every_step_a_call_takes_the_shorter_it_is_measured():
+    found = call_settings(CALLS_BY_SHARE, [0, 1])
     assert {*found} == {"minor", "slight", "elsewhere"}
-    minor, slight = found["minor"], found["slight"]
-    assert slight.warmup_s + slight.min_measure_s < minor.warmup_s + minor.min_measure_s
-    assert slight.max_measure_s < minor.max_measure_s
-    assert found["elsewhere"] == slight
-    briefly = call_settings(calls, [0, 1], brief=True)
-    assert briefly == {**dict.fromkeys(briefly, slight), "large": minor, "large later": minor}
+    minor, slight, trifle = found["minor"], found["slight"], found["elsewhere"]
+    seconds = [one.warmup_s + one.max_measure_s for one in (minor, slight, trifle)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert trifle.min_trials <= 10 * trifle.max_measure_s  # a counter is renewed ten times a second
+    briefly = call_settings(CALLS_BY_SHARE, [0, 1], brief=True)
+    assert briefly["large"] == briefly["large later"] == minor
+    assert briefly["minor"] == briefly["slight"] == slight
+
+
+def test_a_minor_call_that_is_measured_with_others_too_is_measured_shortly():
+    found = call_settings(CALLS_BY_SHARE, [0, 1], ["minor", "large"])
+    assert found["minor"] == found["slight"]
+    assert "large" not in found

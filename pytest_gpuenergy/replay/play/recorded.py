@@ -21,7 +21,6 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
-    WINDOW_CALLS,
     WINDOW_COUNT,
     WINDOW_STEP,
     calls_at,
@@ -30,7 +29,7 @@ from pytest_gpuenergy.replay.account.account import (
     profiled_gpu_us,
     step_key,
 )
-from pytest_gpuenergy.replay.extract.calls import OUTSIDE, UniqueCall
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
     Planner,
@@ -38,6 +37,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayPlan,
     ReplayWorkloads,
     replayed_key,
+    window_calls,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
@@ -95,7 +95,8 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
                 player.window(found, by_id)
                 for found in recorded.values()
                 if found.workload.parameters.get(WINDOW_STEP) in steps
-                and _window_calls(found) <= by_id.keys()
+                and (ids := window_calls(found))
+                and by_id.keys() >= set(ids)
             ],
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
@@ -133,7 +134,7 @@ class _Player:
     def window(self, found: Measurement, calls: Mapping[str, UniqueCall]) -> Replayable:
         """Return successive calls of a layer, with the bytes and launches of all of them."""
         of_window = found.workload.parameters
-        ids = str(of_window[WINDOW_CALLS]).split()
+        ids = window_calls(found)
         key = replayed_key(found)
         repeat = self.repeat(
             key,
@@ -187,10 +188,6 @@ class _Player:
     def _dram_bytes(self, call: UniqueCall) -> int:
         size, turns = argument_bytes(call.arguments), len(call.replayed_turns)
         return size if size * turns > self.device.profile.l2_bytes else 0
-
-
-def _window_calls(found: Measurement) -> set[str]:
-    return set(str(found.workload.parameters.get(WINDOW_CALLS, OUTSIDE)).split())
 
 
 def argument_bytes(arguments: Any) -> int:

@@ -91,6 +91,11 @@ def replayed_key(measurement: Measurement) -> str:
     return str(measurement.workload.parameters.get("replays", ""))
 
 
+def window_calls(window: Measurement | Replayable) -> list[str]:
+    """Return the ids of the calls of a window, in their order; none for anything else."""
+    return str(window.workload.parameters.get(WINDOW_CALLS, "")).split()
+
+
 @dataclass(frozen=True)
 class ReplayWorkloads:
     """Describes what a replay measures as workloads of their own.
