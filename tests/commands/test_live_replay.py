@@ -130,7 +130,7 @@ class TestWithPyTorch:
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
         levels = {f"step{step}-{level}" for step in (0, 1) for level in (*LEVELS, "graph-gaps")}
         assert len(measured) == len(set(measured))
-        assert set(measured) == expected | levels
+        assert {key for key in measured if "-window" not in key} == expected | levels
 
     def test_the_report_has_an_account_of_each_step_and_level(self, run, measured):
         assert replay(run) == 0
@@ -328,7 +328,7 @@ class TestWithPyTorch:
         assert found[0] == (1.0 if brief else 5.0)
         assert longest_s["step0-graph"] == found[0]
         assert longest_s["step1-eager"] == (1.0 if brief else 2.0)
-        assert set(found) == ({1.0, 0.6} if brief else {5.0, 1.0, 0.6})
+        assert set(found) == ({1.0, 0.6, 0.3} if brief else {5.0, 1.0, 0.3})
 
     def test_calls_with_sparse_tensors_count_as_missing(self, tmp_path, measured, monkeypatch):
         name, run = write_module(tmp_path, monkeypatch, SPARSE_PRODUCT), tmp_path / "run"

@@ -387,10 +387,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             changes if ranks.count == 1 else None,
             [
                 workloads.window(
-                    *(window.step, number, window.calls, len(window.numbers)),
+                    *(window.step, window.number, window.calls, len(window.numbers)),
                     *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
                 )
-                for number, (window, own, gpu_us) in enumerate(windows)
+                for window, own, gpu_us in windows
             ],
         )
 

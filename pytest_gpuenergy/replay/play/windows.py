@@ -26,11 +26,13 @@ class Window:
 
     Attributes:
         step: The number of the step.
+        number: Its number among the windows of the step.
         calls: The ids of the calls, in order.
         numbers: The numbers of the calls in each layer that makes them.
     """
 
     step: int
+    number: int
     calls: tuple[str, ...]
     numbers: Sequence[Sequence[int]]
 
@@ -69,7 +71,8 @@ def windows_of(
             for begin, end in pairwise(cuts):
                 if end - begin > 1 and all(call in calls for call in form[begin:end]):
                     numbers_of_each = [numbers[begin:end] for numbers in in_layers]
-                    of_step.append(Window(step, form[begin:end], numbers_of_each))
+                    number = len(of_step)
+                    of_step.append(Window(step, number, form[begin:end], numbers_of_each))
 
         def gpu_us(window: Window) -> float:
             return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
