@@ -381,8 +381,8 @@ def test_a_thread_that_polls_alone_leaves_the_time_to_other_blocks(right, small_
     }
     __syncthreads();
     if (t < 64) y[b * 64 + t] = b;"""
-    expected = np.repeat(np.arange(60), 64)
-    assert right(*small_kernel(body, block=1024, grid=60), "y", expected) == 60
+    expected = np.repeat(np.arange(30), 64)
+    assert right(*small_kernel(body, block=1024, grid=30), "y", expected) == 30
 
 
 @pytest.mark.parametrize("flag", FLAGS)
