@@ -82,6 +82,7 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
 unsigned cuhost_active_lanes(int line);
 // Called in each turn of a loop that may wait for another thread: lets others run now and then.
 void cuhost_turn();
+bool cuhost_waits_in_vain();  // ends the kernel: a GPU's compiler leaves out the loop that calls it
 void cuhost_turn_before(const void* address);  // the same, before an atomic
 void cuhost_nap();    // lets others run, or not yet where warps run ahead
 void cuhost_yield();  // lets others run
