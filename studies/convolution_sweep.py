@@ -2,8 +2,9 @@
 
     python studies/convolution_sweep.py TRIALS.json.gz [--compile] [--seconds S] [--modes LIST]
 
-Each convolution (case1 to case7, layers of ResNet and YOLO, and twelve drawn ones that nothing was
-tuned for) is computed in each mode and layout by some kernels of the templates: the first ones of
+Each convolution (case1 to case7, layers of ResNet and YOLO, twelve drawn ones that nothing was
+tuned for, and drawn ones of the kinds that lost in earlier trials) is computed in each mode and
+layout by some kernels of the templates: the first ones of
 the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
 conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
 first a short window for each kernel, then the best two beside cuDNN in turns, three windows each,
@@ -47,6 +48,7 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 and of an H200."""
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
+_ODD, _FEW, _KINDRED_SEED = 5, 3, 46
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
@@ -76,12 +78,40 @@ def drawn_layers() -> list[Conv2d]:
     return layers
 
 
+def kindred_layers() -> list[Conv2d]:
+    """Return convolutions of the kinds that lost against cuDNN in earlier trials, drawn.
+
+    Five have so many channels that they fill no pieces of 16 bytes, and large inputs; three have
+    one to four channels and a wide image.
+    """
+    drawn, layers = random.Random(_KINDRED_SEED), []
+    while len(layers) < _ODD:
+        height = drawn.randint(30, 120)
+        sizes = (drawn.choice((2, 4, 8)), height, height + drawn.randint(-9, 9))
+        channels = drawn.randint(24, 400), 2 * drawn.randint(20, 200) + 1
+        stride = drawn.choice((1, 2))
+        conv = Conv2d.of(f"odd{len(layers) + 1:02}", *sizes, *channels, 3, 3, stride, 1)
+        if 1e9 < conv.flops < 2e10:
+            layers.append(conv)
+    for number in range(1, _FEW + 1):
+        window, channels = drawn.choice((3, 5, 7)), drawn.randint(1, 4)
+        sizes = (1, drawn.randint(300, 700), drawn.randint(300, 700), 8 * drawn.randint(2, 8))
+        layers.append(
+            Conv2d.of(
+                f"few{number:02}",
+                *(*sizes, channels, window, window, drawn.choice((1, 2)), window // 2),
+            )
+        )
+    return layers
+
+
 def swept_layers() -> list[Conv2d]:
     """Return all convolutions of the sweep; of layers of the same sizes, the first."""
     found: dict[object, Conv2d] = {}
     for conv in (
         *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
         *drawn_layers(),
+        *kindred_layers(),
     ):
         found.setdefault(conv.shape, conv)
     return list(found.values())
