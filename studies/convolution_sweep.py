@@ -2,15 +2,14 @@
 
     python studies/convolution_sweep.py TRIALS.json.gz [--compile] [--seconds S] [--modes LIST]
 
-Each convolution (case1 to case7, layers of ResNet and YOLO, twelve drawn ones that nothing was
-tuned for, and drawn ones of the kinds that lost in earlier trials) is computed in each mode and
-layout by some kernels of the templates: the first ones of
-the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
-conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
-first a short window for each kernel, then the best two beside cuDNN in turns, three windows each,
-of which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d
-with `cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are
-tried.
+Each convolution (case1 to case7, layers of YOLO and all of ResNet-50, twelve drawn ones that
+nothing was tuned for, and drawn ones of the kinds that lost in earlier trials) is computed in each
+mode and layout by some kernels of the templates: the first ones of the estimate, each with another
+tile, from each way of copying. A kernel is compared with PyTorch's conv2d in float64. Launches are
+replays of CUDA graphs, with tensors in the L2 cache if they fit: first a short window for each
+kernel, then the best two beside cuDNN in turns, three windows each, of which the median is stored;
+their errors are taken again at the end. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both
+layouts. In bfloat16, only the tiles that were best in float16 are tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
 best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
@@ -78,6 +77,18 @@ def drawn_layers() -> list[Conv2d]:
     return layers
 
 
+REST: Mapping[Conv2d, int] = {
+    Conv2d.of("rest01", 1, 56, 56, 64, 256, 1, 1, 1, 0): 2,
+    Conv2d.of("rest02", 1, 56, 56, 512, 256, 1, 1, 2, 0): 1,
+    Conv2d.of("rest03", 1, 28, 28, 128, 512, 1, 1, 1, 0): 3,
+    Conv2d.of("rest04", 1, 28, 28, 1024, 512, 1, 1, 2, 0): 1,
+    Conv2d.of("rest05", 1, 14, 14, 256, 1024, 1, 1, 1, 0): 5,
+    Conv2d.of("rest06", 1, 14, 14, 2048, 1024, 1, 1, 2, 0): 1,
+    Conv2d.of("rest07", 1, 7, 7, 512, 2048, 1, 1, 1, 0): 2,
+}
+"""The convolutions of ResNet-50 that are not bundled, with how often each occurs."""
+
+
 def kindred_layers() -> list[Conv2d]:
     """Return convolutions of the kinds that lost against cuDNN in earlier trials, drawn.
 
@@ -112,6 +123,7 @@ def swept_layers() -> list[Conv2d]:
         *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
         *drawn_layers(),
         *kindred_layers(),
+        *REST,
     ):
         found.setdefault(conv.shape, conv)
     return list(found.values())
