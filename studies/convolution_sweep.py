@@ -21,6 +21,7 @@ import functools
 import gzip
 import itertools
 import json
+import os
 import random
 import statistics
 import time
@@ -57,6 +58,8 @@ _BATCH_S, _QUEUED = 0.005, 10
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
+_PROCESSORS_LEFT = 3
+"""The processors on which nothing is compiled."""
 
 
 def drawn_layers() -> list[Conv2d]:
@@ -256,6 +259,12 @@ class Sweep:
                     self.submit(kernel)
                 if (packing := packing_of(conv, self.few)) is not None:
                     self.submit(packing)
+
+    def compile_aside(self, layers: Sequence[Conv2d]) -> None:
+        """Do so on fewer processors, so that replays are never late while energy is measured."""
+        every = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, every[: max(1, len(every) - _PROCESSORS_LEFT)])  # this thread's
+        self.compile(layers)
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
         """Begin to compile a kernel, once."""
@@ -640,7 +649,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     future.result()
             print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
             return
-        compiling = Thread(target=sweep.compile, args=(layers,), daemon=True)
+        compiling = Thread(target=sweep.compile_aside, args=(layers,), daemon=True)
         compiling.start()
         while options.after and not options.after.exists():
             time.sleep(0.1)

@@ -15,7 +15,7 @@ from pytest_gpuenergy.report import Report, Subjects, by_model
 from pytest_gpuenergy.support import InputError, emulated_mark
 
 _NAMED = 5
-_OF_A_VARIANT = ("mode", "layout", "dtype")
+_VARIANT_PARAMETERS = ("mode", "layout", "dtype")
 """The parameters in which a convolution may differ from another one of the same sizes."""
 
 
@@ -158,9 +158,9 @@ def measured_names(measurements: Sequence[Measurement]) -> set[str]:
 def named_after(
     measurements: Sequence[Measurement], layers: Mapping[str, Mapping[str, object]]
 ) -> list[Measurement]:
-    """Return measurements in which layers that were not measured have the figures of their equals.
+    """Rename measurements so that a layer without any has those of a convolution of equal sizes.
 
-    A convolution of the same sizes is the same work under another name, in every mode and layout.
+    Equal sizes mean the same work under another name, in every mode and layout.
 
     Args:
         measurements: the measurements.
@@ -188,7 +188,7 @@ def _sizes(parameters: Mapping[str, object]) -> dict[str, object] | None:
     """Return what convolutions of the same sizes have in common; None for another kind."""
     if parameters.get("kind") != "conv2d":
         return None
-    return {name: value for name, value in parameters.items() if name not in _OF_A_VARIANT}
+    return {name: value for name, value in parameters.items() if name not in _VARIANT_PARAMETERS}
 
 
 def select_model(reports: Sequence[Report], name: str) -> list[Report]:

@@ -189,9 +189,9 @@ def compare_modes(
         )
     own = {key: {m.node_id for m in rows} for key, rows in kept.items()}
     _mix_exact(kept)
-    of_ours = [m for key in ours for m in kept[key]]
-    clean = [m for m in of_ours if is_usable(m)]
-    layers = list(dict.fromkeys(m.workload.name for m in clean or of_ours))
+    candidates = [m for key in ours for m in kept[key]]
+    clean = [m for m in candidates if is_usable(m)]
+    layers = list(dict.fromkeys(m.workload.name for m in clean or candidates))
     if unknown := [name for name in weights if name not in layers]:
         raise InputError(
             f"--weights names {unknown[0]!r}, of which there is no clean measurement: there "
@@ -219,9 +219,9 @@ def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measureme
 
     The kernels of cuDNN have groups of their own if there are others.
     """
-    of_cudnn = {m.node_id for m in measurements if _is_of_cudnn(m)}
+    cudnn_ids = {m.node_id for m in measurements if _is_cudnn_ids(m)}
     has_others = any(
-        m.node_id not in of_cudnn and split_mode(m.workload.name, m.workload.parameters)[1]
+        m.node_id not in cudnn_ids and split_mode(m.workload.name, m.workload.parameters)[1]
         for m in measurements
     )
     groups: dict[ModeKey, list[Measurement]] = {}
@@ -232,7 +232,7 @@ def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measureme
             everywhere.append(m)
             continue
         mode = _mode_of(m, mode)
-        library = CUDNN if has_others and m.node_id in of_cudnn else ""
+        library = CUDNN if has_others and m.node_id in cudnn_ids else ""
         rest = {key: value for key, value in m.workload.parameters.items() if key != "mode"}
         renamed = replace(m, workload=replace(m.workload, name=name, parameters=rest))
         groups.setdefault(ModeKey(mode, layout, library), []).append(renamed)
@@ -244,7 +244,7 @@ def _mode_of(m: Measurement, mode: str) -> str:
     return (arithmetic(m) or mode) if mode != _ANY_MODE else mode
 
 
-def _is_of_cudnn(m: Measurement) -> bool:
+def _is_cudnn_ids(m: Measurement) -> bool:
     return m.kernel.label.casefold().startswith(CUDNN.casefold())
 
 
