@@ -33,7 +33,6 @@ _CHECKS = ("aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_cons
 _TO_THE_END = (1 << 63) - 1
 
 
-# mypy does not read PyTorch, so the base class has no type for it.
 class Layer(torch.nn.Module):
     """A module in place of a layer, so that hooks see the layer; it runs the part it is given."""
 

@@ -93,11 +93,11 @@ ODD = {
     ),
     "packed-channels-last": (
         replace(PACKED, deep=2),
-        conv_of(2, 7, 9, 24, 3, 5, 7, 2, 2, mode="bfloat16", **NHWC, bias=True),
+        conv_of(2, 7, 9, 24, 14, 3, 5, 2, 2, mode="bfloat16", **NHWC, bias=True),
     ),
     "unrolled": (
-        replace(UNROLLED, consumers=2, blocks=1),
-        conv_of(2, 11, 9, 19, 3, 5, 7, 2, 3, mode="3xtf32", **FUSED),
+        replace(UNROLLED, stages=5, blocks=1),  # the weights of two tiles stay in their stages
+        conv_of(2, 11, 9, 13, 3, 5, 7, 2, 3, mode="3xtf32", **FUSED),
     ),
     "unrolled-halves": (
         replace(UNROLLED, splits=2, line=32),
@@ -125,7 +125,7 @@ ODD = {
     ),
     "lines": (
         replace(ONE, blocks=1, tile_c=24),
-        conv_of(2, 7, 9, 33, 15, 3, 4, 1, 2, 1, 3, mode="tf32", **NHWC, relu=True),
+        conv_of(2, 7, 9, 33, 15, 3, 3, 1, 2, 1, 3, mode="float16", **NHWC, relu=True),
     ),
     "split-lines": (
         replace(ONE, splits=2),
@@ -140,7 +140,7 @@ ODD = {
         conv_of(3, 10, 7, 13, 11, 3, 2, 2, 1, mode="3xtf32", **FUSED),
     ),
     "runs-of-a-wide-image": (
-        replace(ONE, tile_c=8),
+        replace(ONE, tile_c=8, blocks=2),
         conv_of(1, 5, 1001, 5, 3, 3, 3, 3, 1, mode="3xtf32", **FUSED),
     ),
     "runs-of-rows": (
@@ -229,6 +229,7 @@ def test_tf32_alone_is_not_as_exact_as_float32(device):
 SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
 SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
 SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
+FIRST_LAYER = conv_of(2, 8, 8, 16, 3, 3, 3, 1, 1, mode="float16", **NHWC)
 FAULTS = {
     "ready": (
         BOXED,
@@ -239,6 +240,7 @@ FAULTS = {
     "empty": (ONE, SMALL_RUNS, "wait(empty[ring.stage], ring.parity ^ 1);", ""),
     "free-early": (BOXED, SMALL_BOXED, "finish<1>(sums.of);", "finish<2>(sums.of);"),
     "zeros": (PACKED, SMALL_RUNS, "channel < PACK_CI && pixel < PACK_PLANE", "true"),
+    "weights": (replace(ONE, blocks=1), FIRST_LAYER, "before < STAGES", "before < 1"),
     "padding": (ONE, SMALL_RUNS, "window.taps[i % 2] >> tap & 1 ?", "true ?"),
     "cluster-ends-early": (
         replace(BOXED, splits=2),
@@ -462,6 +464,20 @@ def test_all_offered_parameters_fit(conv, factor):
         assert one.splits <= one.steps(larger)
         assert one.cycles(larger, H100) > 0
         assert ImplicitParameters.of(one.numbers) == one
+
+
+@pytest.mark.parametrize(
+    ("channels", "mode", "tiles"),
+    [
+        (66, "3xtf32", {16, 24, 40, 72}),  # of 96 channels, 30 would be in vain
+        (5, "tf32", {8}),
+        (256, "tf32", {16, 32, 64, 88, 128, 256}),
+        (104, "float16", {16, 32, 56, 64, 96, 104, 128}),  # also those that are stored at once
+    ],
+)
+def test_tiles_share_the_channels_evenly(channels, mode, tiles):
+    conv = conv_of(1, 60, 60, channels, 32, 3, 3, 1, 1, mode=mode, **NHWC)
+    assert {one.tile_c for one in ImplicitParameters.fitting(conv, H100)} == tiles
 
 
 @given(convolutions())

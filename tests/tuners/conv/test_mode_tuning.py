@@ -104,6 +104,16 @@ class NaiveParameters(TemplateParameters[Conv2d]):
         return Kernel(source, (launch,), origin=Origin("template", None, details))
 
 
+@pytest.fixture
+def templates() -> Iterator[dict[str, Any]]:
+    """The templates, which are as they were after the test, also in their order."""
+    known = cast("dict[str, Any]", TEMPLATES)
+    before = dict(known)
+    yield known
+    known.clear()
+    known.update(before)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "words"),
@@ -113,11 +123,9 @@ class NaiveParameters(TemplateParameters[Conv2d]):
         pytest.param("tf32", ["--layout", "nhwc"], id="tf32", marks=pytest.mark.thorough),
     ],
 )
-def test_it_is_tuned_kept_resumed_and_exported(mode, words, tmp_path, monkeypatch, capsys):
-    templates = cast("dict[str, Any]", TEMPLATES)
-    for other in list(templates):
-        monkeypatch.delitem(templates, other)
-    monkeypatch.setitem(templates, "naive", NaiveParameters)
+def test_it_is_tuned_kept_resumed_and_exported(mode, words, tmp_path, templates, capsys):
+    templates.clear()
+    templates["naive"] = NaiveParameters
     options = ["--mode", mode, *words]
     sizes, tuned = "tiny=2,5,7,6,4,3,2,2,1", tmp_path / "tuned"
     command = ["tune", "--shape", sizes, *options, "--gpu-device", "emulated", "--out", str(tuned)]
@@ -143,9 +151,9 @@ def test_it_is_tuned_kept_resumed_and_exported(mode, words, tmp_path, monkeypatc
     assert (tmp_path / "exported" / "kernels" / workload.name / "kernel01.cu").is_file()
 
 
-def test_a_mode_that_no_template_has_is_told(tmp_path, monkeypatch):
-    for name in [name for name, kind in TEMPLATES.items() if kind.computes(LAYER)]:
-        monkeypatch.delitem(cast("dict[str, Any]", TEMPLATES), name)
+def test_a_mode_that_no_template_has_is_told(tmp_path, templates):
+    for name in [name for name, kind in templates.items() if kind.computes(LAYER)]:
+        del templates[name]
     command = ["tune", "--case", "case2", "--mode", "3xtf32", "--gpu-device", "emulated"]
     said = ended(2, *command, "--out", tmp_path / "tuned").err
     assert "case2_3xtf32 is a convolution with mode=3xtf32, which no template computes." in said
