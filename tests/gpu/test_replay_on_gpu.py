@@ -25,7 +25,7 @@ def report(
     run = str(folder / "run")
     sizes = ("--prompt-tokens", "256", "--new-tokens", "2")
     assert main(["profile", str(folder), *sizes, "--out", run]) == 0
-    assert main(["replay", run]) == 0
+    assert main(["replay", run, "--brief"]) == 0
     return json.loads(Path(run, "results/gpu_energy_report.json").read_text())
 
 

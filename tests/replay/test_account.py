@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
 from recorded_profile import BLOOM
+from replayed_calls import measurement
 
-from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.replay import (
     EAGER,
     GRAPH,
@@ -28,21 +29,6 @@ from pytest_gpuenergy.replay import (
     savings,
     step_key,
 )
-
-
-def measurement(time_ms: float, energy_mj: float, **changes: object) -> Measurement:
-    plain = Measurement(
-        node_id="replay",
-        workload=WorkloadInfo("model", {}, 0, 0),
-        kernel=KernelInfo("call", "", "replay"),
-        outcome="correct",
-        cap="current",
-        time_ms=time_ms,
-        energy_mj=energy_mj,
-        energy_mj_ci95=Interval(energy_mj * 0.99, energy_mj * 1.01),
-        raw_energy_mj=energy_mj,
-    )
-    return replace(plain, **changes)
 
 
 def call(name: str, steps: dict[int, int], in_layers: dict[int, int] | None = None) -> UniqueCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 
-class Tiny(torch.nn.Module):  # type: ignore[misc]
+class Tiny(torch.nn.Module):
     """Two equal layers and a function that changes its argument."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ def test_triton_is_left_as_it_was(monkeypatch):
     assert Jit.run is plain
 
 
-class Model(torch.nn.Module):  # type: ignore[misc]
+class Model(torch.nn.Module):
     """Layers, which share a module with what is outside, between an embedding and a head."""
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         return self.heads[0](self.act(value)) + 1.0
 
 
-class Layer(torch.nn.Module):  # type: ignore[misc]
+class Layer(torch.nn.Module):
     """A product and an activation."""
 
     def __init__(self, act: Any) -> None:
@@ -280,7 +280,7 @@ class Autotuner:
     """As much of the kernels that ``torch.compile`` generates as a recorder sees."""
 
     fn = SimpleNamespace(__name__="triton_poi_fused_double_0")
-    streams: list[int] = []  # noqa: RUF012 -- one for all
+    streams: ClassVar[list[int]] = []
 
     def run(self, value: Any, size: int, *, stream: int) -> None:
         assert size == value.numel()

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import torch
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from pytest_gpuenergy.devices import Repeater
@@ -45,7 +44,12 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayPlan,
     ReplayWorkloads,
 )
-from pytest_gpuenergy.replay.profile.capture import CallRecorder, LiveCall, copied_tensor
+from pytest_gpuenergy.replay.profile.capture import (
+    CallRecorder,
+    LiveCall,
+    OperatorMode,
+    copied_tensor,
+)
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
 from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, told_of_capture
@@ -192,27 +196,15 @@ def call_turns(
     return CallTurns(calls, outputs)
 
 
-class EmptyKernels(TorchDispatchMode):  # type: ignore[misc]
+class EmptyKernels(OperatorMode):
     """Launches an empty kernel after each operator that may launch something.
 
     Operators that only give a tensor another form, and what other operators call, get none.
     """
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile as it does without this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """See PyTorch's documentation of ``TorchDispatchMode``."""
-        returned = func(*args, **(kwargs or {}))
-        if not (func.is_view or func.namespace == "profiler"):
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        returned = func(*args, **keywords)
+        if not func.is_view:
             torch.cuda._sleep(0)
         return returned
 

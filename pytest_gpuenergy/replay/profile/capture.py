@@ -69,7 +69,39 @@ class LiveCall:
         return _storage(tensor) in self.parameters
 
 
-class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
+class OperatorMode(TorchDispatchMode):
+    """A context in which `called` makes each call of an operator.
+
+    Annotations of PyTorch's profiler do not count as calls.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
+
+        PyTorch asks; otherwise a compiled program would run uncompiled here.
+        """
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        keywords = dict(kwargs or {})
+        if func.namespace == "profiler":
+            return func(*args, **keywords)
+        return self.called(func, args, keywords)
+
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a call, and return its result."""
+        return func(*args, **keywords)
+
+
+class CallRecorder(OperatorMode):
     """Numbers the calls of operators that a model makes while this context is entered.
 
     The launch of a Triton kernel outside of any operator counts as a call, too. In a trace of
@@ -110,14 +142,6 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         self.kept: dict[int, LiveCall] = {}
         self.reuse: list[tuple[Reuse, ...]] = []
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
-
-        PyTorch asks; otherwise a compiled program would run uncompiled here.
-        """
-        return True
-
     def __enter__(self) -> CallRecorder:
         self._triton.enter_context(_triton_launches(self._see_launch))
         super().__enter__()
@@ -127,17 +151,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         super().__exit__(*error)
         self._triton.close()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """See PyTorch's documentation of ``TorchDispatchMode``."""
-        keywords = dict(kwargs or {})
-        if func.namespace == "profiler":  # annotations
-            return func(*args, **keywords)
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return self.see(str(func), func, args, keywords)
 
     def _see_launch(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from points import nightly
 
 from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
 from pytest_gpuenergy.support import InputError
@@ -44,9 +45,9 @@ def test_all_offered_parameters_fit(sizes, card):
 
 
 def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
-    cycles = estimated_cycles(LARGE, H200, offered, fitted())
+    assert len(offered) > 1000
+    cycles = estimated_cycles(LARGE, H200, offered[::20], fitted())
     assert cycles == sorted(cycles)
-    assert len(cycles) > 1000
     assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
 
 
@@ -115,7 +116,7 @@ def test_a_wave_of_one_block_more_takes_another_turn():
     assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
 
 
-@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize("mode", nightly(["bfloat16", "float32"], ["float32"]))
 def test_a_batch_takes_as_long_as_its_tiles_do(mode):
     one = Gemm("g", 512, 512, 512, mode=mode)
     batch, tall = replace(one, B=16), replace(one, M=16 * 512)
