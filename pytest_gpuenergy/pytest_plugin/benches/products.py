@@ -162,6 +162,10 @@ class ContenderKernels:
         made = self._ahead[key] = self._pool.submit(make)
         return made
 
+    def has_begun(self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup) -> bool:
+        """Return whether a kernel is made in the background, which does not use the GPU."""
+        return (contender, workload, setup.gpu.uuid) in self._ahead
+
     def close(self) -> None:
         """Forget what has not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
