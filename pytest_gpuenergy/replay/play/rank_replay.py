@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.energy import MeterSettings, choose_source
 from pytest_gpuenergy.engine import (
-    SWINGS_S,
     Harness,
     Replayable,
     Station,
@@ -71,7 +70,6 @@ _MINOR_SHARE = 0.05
 _BRIEF = MeterSettings(
     warmup_s=0.6,
     warmup_max_s=0.6,
-    restrained_warmup_s=SWINGS_S,
     steady_slope_per_s=0.03,
     min_measure_s=0.4,
     max_measure_s=1.0,

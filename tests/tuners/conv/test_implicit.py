@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -488,6 +489,11 @@ def test_the_order_is_the_same_again(conv):
     assert {one.template for one in ranked} == {"implicit", "implicit_mma"}
 
 
+def has_several(conv: Conv2d) -> bool:
+    """Whether five kernels or more are offered; others are not made."""
+    return len(list(islice(ImplicitParameters.fitting(conv, H100), 5))) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cases", "resnet", "yolo"])
 def test_each_bundled_layer_has_kernels_in_all_modes_and_layouts(name):
@@ -497,14 +503,14 @@ def test_each_bundled_layer_has_kernels_in_all_modes_and_layouts(name):
         for mode in MODES:
             for layout in CONV_LAYOUTS:
                 conv = layer.varied(mode=mode, layout=layout)
-                assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5, conv.name
+                assert has_several(conv), conv.name
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("mode", ["3xtf32", "tf32"])
 def test_wide_images_have_kernels(mode, stride):
     conv = conv_of(1, 1080, 1920, 32, 3, 3, 3, stride, 1, mode=mode)
-    assert len(list(ImplicitParameters.fitting(conv, H100))) >= 5
+    assert has_several(conv)
 
 
 # ---- Runs of an image
@@ -558,4 +564,4 @@ def test_every_tap_of_every_pixel_is_in_the_run_that_is_copied(shape, tile_p):
 
 def test_pixels_of_a_very_long_row_take_no_more_memory():
     long = conv_of(1, 1, 4_000_000, 8, 8, 1, 3, 2, 1, mode="tf32")
-    assert len(list(ImplicitParameters.fitting(long, H100))) >= 5
+    assert has_several(long)

@@ -15,6 +15,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import (
     MmaParameters,
     SimtParameters,
+    best_parameters,
     estimated_cycles,
     fitted,
     rank_kernels,
@@ -33,6 +34,7 @@ def offered() -> list[Any]:
     return rank_kernels(LARGE, H200)
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(st.tuples(*[st.integers(1, 5000)] * 3), st.sampled_from([H200, V100]))
 def test_all_offered_parameters_fit(sizes, card):
@@ -44,6 +46,7 @@ def test_all_offered_parameters_fit(sizes, card):
         assert chosen.asynchronous is (card.capability >= 80)
 
 
+@pytest.mark.slow
 def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
     assert len(offered) > 1000
     cycles = estimated_cycles(LARGE, H200, offered[::20], fitted())
@@ -51,11 +54,18 @@ def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
     assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
 
 
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_the_best_parameters_are_the_first(mode):
+    gemm = Gemm("small", 200, 136, 640, "nn", mode=mode)
+    assert best_parameters(gemm, H200) == rank_kernels(gemm, H200)[0]
+
+
 def test_more_blocks_than_a_parameter_can_be_are_not_offered():
     large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
     assert max(one.blocks for one in rank_kernels(large, H200)) <= 1 << 20
 
 
+@pytest.mark.slow
 def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
     small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
     first = rank_kernels(small, H200)[0]
@@ -64,6 +74,7 @@ def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
     assert rank_kernels(deep, H200)[0].shares_tiles(deep)
 
 
+@pytest.mark.slow
 def test_large_products_have_large_tiles(offered):
     assert offered[0].tile_m * offered[0].tile_n >= 128 * 128
 
