@@ -114,6 +114,8 @@ class Judges:
             return Judgement("not judged", str(error))
         except _TimeIsOverError:
             return Judgement("not judged", f"not finished after {self._limit_s:g} s")
+        except Exception as error:  # an error of ours about one kernel shall not end a long run
+            return Judgement("not judged", f"{type(error).__name__}: {error}")
 
     def _verify(self, entry: Entry) -> Judgement:
         kernel, workload = kernel_of(entry), workload_of(entry)

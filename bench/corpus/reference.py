@@ -1387,3 +1387,403 @@ def rgb_to_hsv(rgb: A) -> A:
 
 def crc32_rows(x: A) -> A:
     return np.array([zlib.crc32(bytes(np.asarray(row, np.uint8))) for row in x])
+
+
+def group_by(key: A, x: A) -> A:
+    return np.bincount(np.asarray(key, np.int64), weights=x, minlength=700)
+
+
+def merge_sort(x: A) -> A:
+    order = np.argsort(x, axis=1, kind="stable")
+    return {"y": np.take_along_axis(x, order, axis=1), "order": order}
+
+
+def limb_add(a: A, b: A) -> A:
+    wide = np.asarray(a, np.int64) + np.asarray(b, np.int64)
+    carry = np.zeros(len(wide), np.int64)
+    for limb in range(wide.shape[1]):
+        wide[:, limb] += carry
+        carry = wide[:, limb] >> 32
+    return {"sum": wide & 0xFFFFFFFF, "carry": carry}
+
+
+def number_transform(x: A) -> A:
+    prime, size = 998244353, np.shape(x)[1]
+    root = pow(3, (prime - 1) // size, prime)
+    powers = np.array([pow(root, k, prime) for k in range(size)])
+    places = np.arange(size)
+    table = powers[np.outer(places, places) % size]
+    return np.stack([(row * table % prime).sum(axis=1) % prime for row in np.asarray(x, np.int64)])
+
+
+def chacha(key: A, counter: A, nonce: A, blocks: int) -> A:
+    at = int(counter[0]) + (int(counter[1]) << 32)
+    counts = [(at + block) % 2**64 for block in range(blocks)]
+    state = np.zeros((16, blocks), np.uint32)
+    state[:4] = np.array([[0x61707865], [0x3320646E], [0x79622D32], [0x6B206574]])
+    state[4:12] = np.asarray(key, np.uint32)[:, None]
+    state[12] = [count % 2**32 for count in counts]
+    state[13] = [count >> 32 for count in counts]
+    state[14:] = np.asarray(nonce, np.uint32)[:, None]
+    words = state.copy()
+    for _ in range(10):
+        for turn in (0, 1):
+            for k in range(4):
+                a, b, c, d = (4 * part + (k + part * turn) % 4 for part in range(4))
+                for one, two, three, bits in (
+                    (a, b, d, 16),
+                    (c, d, b, 12),
+                    (a, b, d, 8),
+                    (c, d, b, 7),
+                ):
+                    words[one] += words[two]
+                    mixed = words[three] ^ words[one]
+                    words[three] = mixed << np.uint32(bits) | mixed >> np.uint32(32 - bits)
+    return (words + state).T
+
+
+def run_expand(counts: A, values: A, size: int) -> A:
+    out = np.full(size, -1, np.int64)
+    runs = np.repeat(np.asarray(values, np.int64), np.asarray(counts, np.int64))
+    out[: len(runs)] = runs
+    return out
+
+
+def collatz(n: A) -> A:
+    at = np.array(n, np.int64)
+    steps = np.zeros(len(at), np.int64)
+    while (going := at != 1).any():
+        at = np.where(going, np.where(at % 2, 3 * at + 1, at // 2), 1)
+        steps += going
+    return steps
+
+
+def rpn(tokens: A, x: A) -> A:
+    result = []
+    for row, numbers in zip(tokens.tolist(), x.tolist(), strict=True):
+        stack: list[float] = []
+        for token in row:
+            if token < 4:
+                stack.append(numbers[token])
+            elif len(stack) > 1:
+                b, a = stack.pop(), stack.pop()
+                stack.append((a + b, a - b, max(a, b))[token - 4])
+        result.append(stack[-1] if stack else 0.0)
+    return np.array(result)
+
+
+def state_machine(text: A, table: A) -> A:
+    state = np.zeros(len(text), np.int64)
+    for letter in np.asarray(text, np.int64).T:
+        state = np.asarray(table, np.int64)[letter, state]
+    return state
+
+
+def bloom(keys: A, queries: A) -> A:
+    def places(numbers: A, k: int) -> A:
+        mixed = np.asarray(numbers, np.uint32)
+        mixed = (mixed ^ mixed >> np.uint32(16)) * np.uint32(0x85EBCA6B + 2 * k)
+        mixed = (mixed ^ mixed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+        return (mixed ^ mixed >> np.uint32(16)) & 8191
+
+    is_set = np.zeros(8192, bool)
+    for k in range(3):
+        is_set[places(keys, k)] = True
+    there = np.all([is_set[places(queries, k)] for k in range(3)], axis=0)
+    return {"bits": np.packbits(is_set, bitorder="little").view(np.uint32), "there": there}
+
+
+def union_find(edges: A, n: int) -> A:
+    label = np.arange(n)
+    edges = np.asarray(edges, np.int64)
+    while True:
+        lower = label.copy()
+        np.minimum.at(lower, edges[:, 0], label[edges[:, 1]])
+        np.minimum.at(lower, edges[:, 1], label[edges[:, 0]])
+        lower = lower[lower]
+        if (lower == label).all():
+            return label
+        label = lower
+
+
+def sparse_solve(columns: A, values: A, b: A) -> A:
+    x = np.zeros(len(b))
+    for row, earlier in enumerate(np.asarray(columns, np.int64)):
+        known = earlier < row
+        x[row] = b[row] - (values[row] * x[earlier])[known].sum()
+    return x
+
+
+def page_rank(links: A, rank: A, n: int) -> A:
+    links = np.asarray(links, np.int64)
+    there = links >= 0
+    degree = there.sum(axis=1)
+    given = np.where(there, (rank / np.maximum(degree, 1))[:, None], 0.0)
+    into = np.bincount(links[there], weights=given[there], minlength=n)
+    return np.float32(0.15) / n + np.float32(0.85) * (into + rank[degree == 0].sum() / n)
+
+
+def staged_smooth(x: A) -> A:
+    apart = np.pad(x, ((0, 0), (1, 1))) / 2
+    return apart[:, :-2] + apart[:, 1:-1] + apart[:, 2:]
+
+
+def bulk_rows(x: A) -> A:
+    return (x * x[:, :, ::-1]).sum(axis=1)
+
+
+def cluster_pair(x: A) -> A:
+    return x.sum(axis=1)
+
+
+def group_spread(x: A) -> A:
+    return x.max(axis=1) - x.min(axis=1)
+
+
+def half_warp_scan(x: A) -> A:
+    wide = np.zeros(-len(x) % 16 + len(x), np.int64)
+    wide[: len(x)] = x
+    return wide.reshape(-1, 16).cumsum(axis=1).ravel()[: len(x)] & 0xFFFFFFFF
+
+
+def barrier_relay(x: A) -> A:
+    return 2 * (x[:, :, ::-1] * np.arange(1, x.shape[1] + 1)[:, None]).sum(axis=1)
+
+
+def equalize(image: A) -> A:
+    image = np.asarray(image, np.int64)
+    below = np.bincount(image.ravel(), minlength=256).cumsum()
+    first = below[image.min()]
+    others = image.size - first
+    if others == 0:
+        return image
+    return (((below - first) * 255 + others // 2) // others)[image]
+
+
+def color_table(colour: A, table: A) -> A:
+    v = np.clip(colour, 0, 1) * 16
+    cell = np.minimum(v.astype(int), 15)
+    part = v - cell
+    table = table.reshape(17, 17, 17)
+    result = np.zeros(len(v))
+    for corner in np.ndindex(2, 2, 2):
+        weight = np.where(corner, part, 1 - part).prod(axis=1)
+        result += weight * table[tuple((cell + corner).T)]
+    return result
+
+
+def furthest_points(points: A, picks: int) -> A:
+    picked = np.zeros((len(points), picks), np.int64)
+    for own, places in zip(np.asarray(points, np.int64), picked, strict=True):
+        distance = np.full(len(own), 2**40)
+        for k in range(1, picks):
+            distance = np.minimum(distance, ((own - own[places[k - 1]]) ** 2).sum(axis=1))
+            places[k] = distance.argmax()
+    return picked
+
+
+def time_warping(a: A, b: A) -> A:
+    apart = np.abs(a[:, :, None] - b[:, None, :])
+    cost = np.full((len(a), a.shape[1] + 1, b.shape[1] + 1), np.inf)
+    cost[:, 0, 0] = 0
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            before = np.minimum(np.minimum(cost[:, i, j], cost[:, i, j + 1]), cost[:, i + 1, j])
+            cost[:, i + 1, j + 1] = apart[:, i, j] + before
+    return cost[:, -1, -1]
+
+
+def checkerboard(up: A, drawn: A) -> A:
+    up = np.array(up, np.int64)
+    colours = np.add.outer(np.arange(up.shape[0]), np.arange(up.shape[1])) % 2
+    for colour in (0, 1):
+        near = sum(np.roll(up, by, axis) for by in (1, -1) for axis in (0, 1))
+        alike = np.where(up, near, 4 - near)
+        chance = np.where(alike <= 2, 1.0, np.where(alike == 3, 0.25, 0.0625))
+        up = np.where((colours == colour) & (drawn < chance), 1 - up, up)
+    return up
+
+
+def wkv(w: A, u: A, k: A, v: A) -> A:
+    total, weight, top = np.zeros(len(w)), np.zeros(len(w)), np.full(len(w), -1e38)
+    rows = []
+    for key, value in zip(k, v, strict=True):
+        high = np.maximum(top, u + key)
+        past, now = np.exp(top - high), np.exp(u + key - high)
+        rows.append((past * total + now * value) / (past * weight + now))
+        high = np.maximum(top + w, key)
+        past, now = np.exp(top + w - high), np.exp(key - high)
+        total, weight, top = past * total + now * value, past * weight + now, high
+    return np.stack(rows)
+
+
+def focal_loss(x: A, target: A) -> A:
+    z = np.where(np.asarray(target) == 1, x, -x)
+    return np.exp(-2 * np.logaddexp(0, z)) * np.logaddexp(0, -z)
+
+
+def divergence_loss(target: A, predicted: A) -> A:
+    logarithm = np.log(np.where(target > 0, target, 1))
+    return (target * (logarithm - predicted)).sum(axis=1)
+
+
+def speculative(draft: A, wanted: A) -> A:
+    kept = np.cumprod(draft == wanted[:, :8], axis=1).sum(axis=1)
+    return np.where(np.arange(9) <= kept[:, None], wanted, -1)
+
+
+def grouped_gemm(counts: A, x: A, w: A) -> A:
+    y = np.zeros((len(x), w.shape[2]))
+    first = 0
+    for count, matrix in zip(np.asarray(counts, np.int64), w, strict=True):
+        y[first : first + count] = x[first : first + count] @ matrix
+        first += count
+    return y
+
+
+def q4k_blocks(d: A, dmin: A, scales: A, q: A) -> A:
+    packed, q = np.asarray(scales, np.int64), np.asarray(q, np.int64).reshape(-1, 4, 32)
+    lower, middle, upper = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scale = np.hstack([lower & 63, (upper & 15) | lower >> 6 << 4])
+    least = np.hstack([middle & 63, upper >> 4 | middle >> 6 << 4])
+    four = np.stack([q & 15, q >> 4], axis=2).reshape(-1, 8, 32)
+    return ((d[:, None] * scale)[:, :, None] * four - (dmin[:, None] * least)[:, :, None]).reshape(
+        -1, 256
+    )
+
+
+def determinants(a: A) -> A:
+    return np.linalg.det(a)
+
+
+def householder(x: A, y: A) -> A:
+    v = x.copy()
+    v[:, 0] += np.copysign(np.sqrt((x**2).sum(axis=1)), x[:, 0])
+    square = (v**2).sum(axis=1, keepdims=True)
+    along = (v * y).sum(axis=1, keepdims=True)
+    return y - 2 * along / np.where(square > 0, square, 1) * v
+
+
+def axis_angle(v: A) -> A:
+    square = (v**2).sum(axis=1)[:, None, None]
+    angle = np.sqrt(square)
+    turned = np.zeros((len(v), 3, 3))
+    turned[:, [2, 0, 1], [1, 2, 0]] = v
+    turned[:, [1, 2, 0], [2, 0, 1]] -= v
+    half = np.sinc(angle / (2 * np.pi)) ** 2 / 2
+    return np.eye(3) + np.sinc(angle / np.pi) * turned + half * (turned @ turned)
+
+
+def exact_sum(a: A, b: A) -> A:
+    total = (a + b).astype(np.float32).astype(np.float64)
+    return {"sum": total, "rest": (a - (total - (part := total - a))) + (b - part)}
+
+
+def morton_codes(p: A) -> A:
+    cells = np.clip(np.floor(p * 128).astype(np.int64) + 512, 0, 1023)
+    code = np.zeros(len(p), np.int64)
+    for bit in range(10):
+        for axis in range(3):
+            code |= (cells[:, axis] >> bit & 1) << 3 * bit + axis
+    return code
+
+
+def cholesky(g: A) -> A:
+    return np.linalg.cholesky(g @ g.transpose(0, 2, 1) + 16 * np.eye(16))
+
+
+def trust_ratio(w: A, step: A, rate: float) -> A:
+    own = np.sqrt((w**2).sum(axis=1, keepdims=True))
+    other = np.sqrt((step**2).sum(axis=1, keepdims=True))
+    ratio = np.where((own > 0) & (other > 0), own / np.where(other > 0, other, 1), 1)
+    return w - rate * ratio * step
+
+
+def group_norm_backward(x: A, dy: A, gain: A, groups: int) -> A:
+    apart = x.reshape(len(x), groups, -1)
+    apart = apart - apart.mean(axis=2, keepdims=True)
+    scale = 1 / np.sqrt((apart**2).mean(axis=2, keepdims=True) + np.float32(1e-3))
+    g = (dy * gain[:, None]).reshape(apart.shape)
+    along = (g * apart * scale).mean(axis=2, keepdims=True)
+    return (scale * (g - g.mean(axis=2, keepdims=True) - apart * scale * along)).reshape(x.shape)
+
+
+def row_mode(x: A) -> A:
+    return np.array([np.bincount(row, minlength=16).argmax() for row in np.asarray(x, np.int64)])
+
+
+def subtree_sums(x: A) -> A:
+    sums = x.copy()
+    for i in range(len(x) - 1, 0, -1):
+        sums[(i - 1) // 2] += sums[i]
+    return sums
+
+
+def constant_division(x: A) -> A:
+    quotient, rest = np.divmod(np.asarray(x, np.int64), 10007)
+    return {"quotient": quotient, "rest": rest}
+
+
+def cube_root(x: A) -> A:
+    x = np.asarray(x, np.int64)
+    root = np.rint(np.cbrt(x.astype(np.float64))).astype(np.int64)
+    return root - (root**3 > x)
+
+
+def warp_total(x: A) -> A:
+    return np.where(x < 0, x**2, x).reshape(-1, 32).sum(axis=1)
+
+
+def tap_filter(x: A, taps: A) -> A:
+    return np.convolve(x, taps[::-1])[2:-2]
+
+
+def settle(x: A) -> A:
+    exponents = np.maximum(np.frexp(np.abs(x).max(axis=1))[1] - 1, 0)
+    return {"y": x[:, ::-1] / np.exp2(exponents)[:, None], "turns": exponents}
+
+
+def flood_fill(wall: A) -> A:
+    steps = np.full(wall.shape, -1, np.int64)
+    for maze, own in zip(np.asarray(wall), steps, strict=True):
+        edge = [(0, 0)] if not maze[0, 0] else []
+        distance = 0
+        while edge:
+            for place in edge:
+                own[place] = distance
+            distance += 1
+            near = {(r + a, c + b) for r, c in edge for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1))}
+            inside = [place for place in near if min(place) >= 0 and max(place) < 16]
+            edge = [place for place in inside if not maze[place] and own[place] < 0]
+    return steps
+
+
+def interpolation_search(gaps: A, wanted: A) -> A:
+    return np.searchsorted(np.cumsum(np.asarray(gaps, np.int64)), np.asarray(wanted, np.int64))
+
+
+def bit_reversal(x: A) -> A:
+    return x[:, [int(f"{place:08b}"[::-1], 2) for place in range(256)]]
+
+
+def normal_pairs(bits: A) -> A:
+    whole = np.asarray(bits, np.int64) >> 8
+    radius = np.sqrt(-2 * np.log(whole[:, 0] / 2.0**24 + 2.0**-25))
+    angle = whole[:, 1] / 2.0**23 * np.pi
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def phase_angle(re: A, im: A) -> A:
+    return np.arctan2(im, re)
+
+
+def equal_lanes(x: A) -> A:
+    return np.array([np.unique(row).sum() for row in np.asarray(x, np.int64).reshape(-1, 32)])
+
+
+def zero_tiles(x: A) -> A:
+    return x * x[:, ::-1]
+
+
+def sort_eight(x: A) -> A:
+    return np.sort(x, axis=1)

@@ -329,6 +329,22 @@ void cuhost_range(const void* address, size_t bytes, bool write) {
 void cuhost_strong(const void* address, unsigned bytes, bool writes) {
   strong_access(address, bytes, writes, SITE);
 }
+// The cache for constants may hold what was there before the launch has written it.
+void cuhost_load_constant(const void* address, unsigned bytes) {
+  uintptr_t at = (uintptr_t)address;
+  const Shadow* shadow = shadow_of(at);
+  if (!shadow || !shadow->global || shadow->read_only || !shadow->contains(at + bytes - 1)) return;
+  for (size_t k = shadow->index(at), last = shadow->index(at + bytes - 1); k <= last; ++k) {
+    uint64_t write = shadow->cells[k].write;
+    if (!write && shadow->strong) write = shadow->strong[k].write;
+    if (!write) continue;
+    fault("correctness",
+          "%s reads %s by __ldg or ld.global.nc, which is for what no thread writes as long as the kernel runs, "
+          "and %s has written it", here().c_str(), element_of(*shadow, shadow->address(k)).c_str(),
+          place_of_stamp(write).c_str());
+  }
+}
+
 #define HOOKS(n)                                                                  \
   void __tsan_read##n(void* p) { access<false>(p, n, SITE); }                     \
   void __tsan_write##n(void* p) { access<true>(p, n, SITE); }                     \

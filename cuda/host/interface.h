@@ -82,6 +82,7 @@ uint64_t cuhost_warp(unsigned mask, uint64_t value, int source, WarpOperation op
 unsigned cuhost_active_lanes(int line);
 // Called in each turn of a loop that may wait for another thread: lets others run now and then.
 void cuhost_turn();
+bool cuhost_waits_in_vain();  // ends the kernel: a GPU's compiler leaves out the loop that calls it
 void cuhost_turn_before(const void* address);  // the same, before an atomic
 void cuhost_nap();    // lets others run, or not yet where warps run ahead
 void cuhost_yield();  // lets others run
@@ -103,11 +104,12 @@ void cuhost_variable(Build build, int number, const char* kernel, const char* na
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.
 bool cuhost_constant(Build build, size_t bytes);
-// Only the checked program has the next eight.
+// Only the checked program has the next nine.
 void cuhost_fence(bool device);  // or else of the block
 void cuhost_fence_proxy();       // the thread's accesses come before asynchronous ones
 void cuhost_atomic(const void* address, unsigned bytes, Update update);
 void cuhost_strong(const void* address, unsigned bytes, bool writes);
+void cuhost_load_constant(const void* address, unsigned bytes);  // before a load by the read-only cache
 void cuhost_atomic_of_block(const void* address);  // before an atomic whose scope is the block
 void cuhost_atomic_ends(const void* address, bool changed);  // it has stored another value
 void cuhost_range(const void* address, size_t bytes, bool write);

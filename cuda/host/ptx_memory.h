@@ -41,6 +41,10 @@ CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_weak(const char* at) {
   return {*(const typename cuhost_Words<T, count>::Vector*)at};
 }
 template <class T, int count>
+CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_nc(const char* at) {
+  return {load_constant((const typename cuhost_Words<T, count>::Vector*)at)};
+}
+template <class T, int count>
 CUHOST_EACH_TIME cuhost_Words<T, count> cuhost_load_volatile(const char* at) {
   cuhost_turn_before(at);
   return {*(const volatile typename cuhost_Words<T, count>::Vector*)at};

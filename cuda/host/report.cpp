@@ -77,6 +77,12 @@ extern "C" {
 
 void cuhost_trap(const char* what) { fault("runtime", "%s reached %s", here().c_str(), what); }
 
+bool cuhost_waits_in_vain() {
+  fault("correctness", "%s waits in a loop that does nothing but load by __ldcg or __ldcv: CUDA's compiler takes "
+        "these for ordinary loads and leaves the loop out; load as volatile, by an atomic or with ld.relaxed or "
+        "ld.acquire", here().c_str());
+}
+
 void cuhost_assert(const char* expression, int line) {
   fault("runtime", "assertion `%s` failed in line %d: %s", expression, line, here().c_str());
 }

@@ -77,6 +77,14 @@ CUHOST_UNCHECKED void store_unchecked(T* address, const T& value) {
   *address = value;
 }
 #endif
+// By the cache for what no thread writes as long as the kernel runs.
+template <class T>
+CUHOST_EACH_TIME T load_constant(const T* address) {
+#if defined(CUHOST_CHECKED)
+  cuhost_load_constant(address, sizeof(T));
+#endif
+  return *address;
+}
 // Without races with one another and with atomics. Inlined, so that each has an instruction of its own.
 template <class T>
 CUHOST_EACH_TIME T load_strong(const T* address) {
@@ -220,14 +228,17 @@ CUHOST_ATOMIC_CAS(unsigned short)
 CUHOST_ATOMIC_CAS(unsigned long long)
 #undef CUHOST_ATOMIC_CAS
 
-// What a cache keeps makes no difference to the result. But at the L2 cache blocks can meet, as they can
+template <class T>
+CUHOST_EACH_TIME T __ldg(const T* address) {
+  return cuhost::load_constant(address);
+}
+// What other caches keep makes no difference to the result. But at the L2 cache blocks can meet, as they can
 // through a volatile variable.
 #define CUHOST_LOAD(name)                                                             \
   template <class T>                                                                  \
   inline T name(const T* address) {                                                   \
     return *address;                                                                  \
   }
-CUHOST_LOAD(__ldg)
 CUHOST_LOAD(__ldca)
 CUHOST_LOAD(__ldcs)
 CUHOST_LOAD(__ldlu)

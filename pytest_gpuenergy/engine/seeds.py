@@ -112,7 +112,10 @@ def drawings_of(
     if count and _is_small(workload):
         floating = all(is_floating(tensor.dtype) for tensor in workload.inputs)
         numbers = UNIFORM_FLOATS if floating else UNIFORM
-        more += [Drawing(seeds[-1], uniform=number, literals=literals) for number in numbers]
+        more += [
+            Drawing(seeds[-1], 1 if number > 8 else 0, uniform=number, literals=literals)
+            for number in numbers
+        ]
     return [*drawings[:-1], *more, drawings[-1]]
 
 

@@ -49,7 +49,7 @@ _AT_ENDS = 3
 """Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
 
-UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 7)
+UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 7, 9)
 """Numbers of uniform drawings, and of those that differ for floating-point values."""
 
 
@@ -117,7 +117,7 @@ def draw_edges(
     starts = generator.random(2)
     if edges.uniform:
         if is_floating(dtype):
-            return rounded_to(_uniform_floats(generator, own, edges, shape), dtype)
+            return rounded_to(_uniform_floats(generator, dtype, own, edges, shape), dtype)
         return _uniform_wholes(generator, np.dtype(dtype), own, edges, shape)
     if edges.sparse:  # successive ones differ in all but where their extremes started
         generator = np.random.default_rng((int(generator.integers(1 << 62)), edges.sparse))
@@ -200,6 +200,7 @@ def end_of_range(uniform: int, *, first: bool) -> Literal[-1, 1]:
 
 def _uniform_floats(
     generator: np.random.Generator,
+    dtype: str,
     own: tuple[float, float] | None,
     edges: Edges,
     shape: tuple[int, ...],
@@ -207,11 +208,12 @@ def _uniform_floats(
     """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary.
 
     With 8 they are positive: all may be added to one place, and the sum must not be zero by chance.
+    With 9 those of the first input are closer to a large value, see `_spreads`.
     Values in a range of their own are all near one of its ends, by `Edges.sign`.
     """
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
-        if edges.uniform not in UNIFORM_FLOATS:
+        if edges.uniform not in UNIFORM_FLOATS[:3]:
             return values
         part = generator.uniform(1 / 256, 1 / 8, shape)
         return own[0] + (own[1] - own[0]) * (1 - part if edges.sign > 0 else part)
@@ -219,9 +221,24 @@ def _uniform_floats(
         return values * 2.0 ** _TINY[0]
     if edges.uniform == 2:
         return edges.reach / 2 + values
+    if edges.uniform == 9 and edges.sign:
+        return edges.sign * edges.reach / 2 + values * _spreads(dtype, edges.reach / 2, shape)
     if edges.uniform == 8:
         return (edges.sign or 1) * (0.5 + np.abs(values))
     return np.copysign(0.0, values) if edges.uniform == 7 and edges.zeros else values
+
+
+def _spreads(dtype: str, centre: float, shape: tuple[int, ...]) -> _Floats:
+    """Return how far values lie from a large one, by their index in the first dimension.
+
+    Mean square minus squared mean loses all digits where values are close together. That holds for
+    groups of any size, which the shape need not show. The type has 32 values within each distance.
+    """
+    if len(shape) < 2:
+        return np.ones(())
+    closest = min(1.0, 32 * centre * unit_roundoff(dtype))
+    spreads: _Floats = np.maximum(np.exp2(-4.0 * (np.arange(shape[0]) % 3)), closest)
+    return spreads.reshape(-1, *[1] * (len(shape) - 1))
 
 
 def _uniform_wholes(
@@ -253,7 +270,7 @@ def _uniform_wholes(
         return np.broadcast_to(start + number, shape).astype(kind)
     if edges.uniform == 4 or len(shape) < 2:
         lines = shape[:-1] or shape
-        ends = np.where(generator.random(lines) < 0.5, high, low).astype(kind)
+        ends = np.where(generator.random(lines) < 0.5, kind.type(high), kind.type(low))
         return np.broadcast_to(ends[..., None] if shape[:-1] else ends, shape).copy()
     near = _whole_near(kind, low, high, edges)
     steps = np.full(shape[-2], low, kind)

@@ -290,6 +290,29 @@ def test_what_blocks_store_past_their_caches_may_be_lost(wrong):
     wrong("writes another value", "__stcg(y, __ldcg(y) + x[i]);", grid=12, block=1)
 
 
+LOADS_OF_CONSTANTS = {
+    "an intrinsic": "__ldg(y + (i ^ 1))",
+    "a vector": "__ldg((const float4*)(y + (i & ~3))).y",
+    "PTX": """({ float v; asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];"
+                                       : "=f"(v) : "l"(y + (i ^ 1))); v; })""",
+}
+
+
+@pytest.mark.parametrize("kind", LOADS_OF_CONSTANTS)
+def test_what_a_launch_has_written_is_no_constant(wrong, kind):
+    body = f"y[i] = x[i]; __syncthreads(); n[i] = {LOADS_OF_CONSTANTS[kind]} > 0;"
+    match = r"reads y\[\d+\] by __ldg or ld.global.nc, .* and thread .* has written it"
+    among = [body.replace(LOADS_OF_CONSTANTS[kind], one) for one in LOADS_OF_CONSTANTS.values()]
+    wrong(match, body, among=among)
+
+
+def test_loads_of_constants_are_for_what_no_thread_has_written(check_races):
+    body = (
+        "__shared__ float s[64]; s[t] = __ldg(x + i); __syncthreads(); y[i] = __ldg(s + (t ^ 1));"
+    )
+    assert check_races(body)[0].blocks_run
+
+
 FLAG_DECLARED = (
     "#include <cuda/atomic>\n__device__ volatile int data[64]; __device__ int flag, held;"
 )

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from outcomes import raises
+from points import each_once
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, HostRunner, with_turns
@@ -150,7 +151,13 @@ def test_waiting_for_what_never_comes_is_a_timeout(runner, small_kernel):
         ("volatile int k; for (;;) {}", 1),
         ("volatile int k; for (int i = 0; i < 3; ++i) {}", 1),
         ("volatile int k; for (int i : all) {}", 0),
-        ("int* k; while (__ldcg(k)) {}", 1),
+        ("int* k; while (__ldcg(k)) __nanosleep(20);", 1),
+        ("int* k; while (f(__ldcg(k))) {}", 1),
+        ("int* k; while (__ldcg(k)) n++;", 1),
+        ("int* k; do { n[0] = __ldcg(k); } while (n[0]);", 1),
+        ("int* k; do { *n = __ldcg(k); } while (*n);", 1),
+        ("int* k; do { v = __ldcg(k); n += v; } while (v);", 1),
+        ("volatile int* n; int* k; while (__ldcg(k) && n[0]) {}", 1),
         ("volatile int k; while (int left = k) {}", 0),
         ("volatile int k; // while (k)", 0),
         ("volatile int k; /* for (;;) */ while (f(k, (g(2)))) for (int i = h(1); i; ) {}", 2),
@@ -251,13 +258,13 @@ SMALL = dataclasses.replace(DEFAULT_PROFILE, sm_count=2, blocks_per_sm=4)
 FLAGS = {
     "volatile": ("*(volatile int*)&n[{0}] = {1}", "*(volatile int*)&n[{0}]"),
     "atomic": ("atomicExch(&n[{0}], {1})", "atomicAdd(&n[{0}], 0)"),
-    "L2 cache": ("__stcg(&n[{0}], {1})", "__ldcg(&n[{0}])"),
+    "L2 cache": ("__stcg(&n[{0}], {1})", "(__nanosleep(20), __ldcg(&n[{0}]))"),
     "PTX": (
         'asm volatile("st.relaxed.gpu.s32 [%0], %1;" :: "l"(&n[{0}]), "r"({1}) : "memory")',
         '({{ int got; asm volatile("ld.relaxed.gpu.s32 %0, [%1];" : "=r"(got) : "l"(&n[{0}])'
         ' : "memory"); got; }})',
     ),
-    "loaded again": ("atomicExch(&n[{0}], {1})", "__ldcv(&n[{0}])"),
+    "loaded again": ("atomicExch(&n[{0}], {1})", "(__nanosleep(20), __ldcv(&n[{0}]))"),
 }
 """How a flag is set and read."""
 FIRST_WAITS = """
@@ -381,8 +388,8 @@ def test_a_thread_that_polls_alone_leaves_the_time_to_other_blocks(right, small_
     }
     __syncthreads();
     if (t < 64) y[b * 64 + t] = b;"""
-    expected = np.repeat(np.arange(60), 64)
-    assert right(*small_kernel(body, block=1024, grid=60), "y", expected) == 60
+    expected = np.repeat(np.arange(30), 64)
+    assert right(*small_kernel(body, block=1024, grid=30), "y", expected) == 30
 
 
 @pytest.mark.parametrize("flag", FLAGS)
@@ -390,6 +397,20 @@ def test_the_first_block_may_wait_for_the_second(right, small_kernel, flag):
     put, get = FLAGS[flag]
     body = FIRST_WAITS.replace("SET", put.format(5, 1)).replace("GET", get.format(5))
     assert right(*small_kernel(body, grid=2), "y", [7, *[10] * 64]) == 2
+
+
+@pytest.mark.parametrize(
+    ("wait", "get"),
+    each_once(
+        ["while (GET == 0) {}", "while (GET < 1);", "int v; do { v = GET; } while (!v);"],
+        ["__ldcg(&n[5])", "__ldcv(n + 5)"],
+    ),
+)
+def test_a_loop_without_effect_that_waits_is_left_out(wrong, wait, get):
+    """What CUDA 13.0's ptxas does with ld.global.cg and ld.global.cv."""
+    body = FIRST_WAITS.replace("SET", "atomicExch(&n[5], 1)")
+    body = body.replace("while (GET == 0) {}", wait.replace("GET", get))
+    wrong("waits in a loop that does nothing but load by __ldcg or __ldcv", body, grid=2)
 
 
 @pytest.mark.parametrize("blocks", [2, 9, 100])
@@ -477,7 +498,7 @@ def test_shared_memory_limits_how_many_blocks_meet(small_kernel, host_cache):
 
 def test_blocks_before_a_later_launch_wait_too(runner, tmp_path):
     source = """
-    __device__ int flags[400];
+    __device__ int flags[100];
     __global__ void chain(int* y) {
       if (blockIdx.x) while (atomicAdd(&flags[blockIdx.x - 1], 0) == 0) {}
       __threadfence();
@@ -485,17 +506,17 @@ def test_blocks_before_a_later_launch_wait_too(runner, tmp_path):
       __threadfence();
       atomicExch(&flags[blockIdx.x], 1);
     }
-    __global__ void take(int* y) { y[400] = y[399]; }"""
-    y = Arena.create(tmp_path / "y", Tensor("y", (401,), "int32", "output"))
+    __global__ void take(int* y) { y[100] = y[99]; }"""
+    y = Arena.create(tmp_path / "y", Tensor("y", (101,), "int32", "output"))
     launches = (
-        Launch("chain", (400, 1, 1), (1, 1, 1), ("y",)),
+        Launch("chain", (100, 1, 1), (1, 1, 1), ("y",)),
         Launch("take", (1, 1, 1), (1, 1, 1), ("y",)),
     )
     kernel = Kernel(source, launches)
     profile = runner.check_races(kernel, {"y": y}, {}, timeout_s=20.0)
-    assert profile[0].blocks_run == 400
+    assert profile[0].blocks_run == 100
     runner.run(kernel, {"y": y}, {}, timeout_s=20.0, order_seed=1)
-    assert y.value()[400] == 400
+    assert y.value()[100] == 100
 
 
 SYNC = "grid.sync();"

@@ -623,6 +623,7 @@ def test_a_heating_up_of_less_than_a_second_is_not_announced():
     assert told == []
 
 
+@pytest.mark.slow
 def test_the_next_meter_knows_how_the_card_is_cooled(device, repeat, tmp_path):
     path = tmp_path / "memory" / "card.json"
     path.parent.mkdir()

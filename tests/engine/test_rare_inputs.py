@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -178,6 +179,39 @@ def test_two_tensors_are_all_close_to_the_ends_of_their_ranges(sign):
     )
     verify_on_device(PythonDevice(body), KERNEL, workload, drawn=3)
     assert any((sign * scores > 600).all() for scores in seen)
+
+
+def group_gradient(x: Any, dy: Any, gain: Any, *, of_squares: bool = False) -> Any:
+    """Return the gradient of normalizing groups of four channels of x."""
+    groups, g = (one.reshape(4, 3, 140) for one in (x, dy * gain[:, None]))
+    mean = groups.mean(axis=2, keepdims=True)
+    apart = groups - mean
+    variance = (apart**2).mean(axis=2, keepdims=True)
+    if of_squares:
+        variance = (groups**2).mean(axis=2, keepdims=True) - mean**2
+    scale = 1 / np.sqrt(variance + x.dtype.type(1e-3))
+    along = (g * apart * scale).mean(axis=2, keepdims=True)
+    return (scale * (g - g.mean(axis=2, keepdims=True) - apart * scale * along)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("of_squares", [False, True])
+def test_the_first_tensor_alone_is_close_together_and_far_from_zero(of_squares):
+    """Where others are large as well, what cancels in it is small beside them."""
+
+    def body(x: Any, dy: Any, gain: Any, y: Any) -> None:
+        y[...] = group_gradient(x, dy, gain, of_squares=of_squares)
+
+    shapes = {"x": (4, 12, 35), "dy": (4, 12, 35), "gain": (12,)}
+    tensors = [Tensor(name, shape, "float32", "input") for name, shape in shapes.items()]
+    workload = Contract(
+        "gradient",
+        (*tensors, Tensor("y", shapes["x"], "float32", "output")),
+        lambda inputs: {"y": group_gradient(*inputs.values())},
+        reduction_length=140,
+    )
+    wrong = pytest.raises(KernelFault, match=r"of y .* wrong")
+    with wrong if of_squares else contextlib.nullcontext():
+        verify_on_device(PythonDevice(body), KERNEL, workload, drawn=3)
 
 
 def test_numbers_in_the_text_of_a_triton_function_count():

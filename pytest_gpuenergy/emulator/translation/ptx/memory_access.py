@@ -85,6 +85,8 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     strength = next((name for name in modifiers if name in _STRENGTHS), "weak")
     if len(operands) != 2 or strength == ("release" if loads else "acquire"):
         return ""
+    if loads and strength == "weak" and "nc" in modifiers:
+        strength = "nc"
     place, vector = reversed(operands) if loads else operands
     registers = elements(vector)
     if len(registers) != count or int(kind[1:]) * count > _WIDEST_BITS:
