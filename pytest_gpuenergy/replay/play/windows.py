@@ -62,7 +62,7 @@ def windows_of(
             numbers = [number for number in range(*spans[step]) if step in ids[number]]
             form = tuple(ids[number][step] for number in numbers)
             alike.setdefault(form, []).append(numbers)
-        of_step = []
+        of_step: list[Window] = []
         for form, in_layers in alike.items():
             if len(in_layers) < 2:
                 continue
