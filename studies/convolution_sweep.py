@@ -138,7 +138,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
 
     Args:
         conv: the convolution.
-        few: so many of each way of `implicit`, and none of `implicit_mma`; 0 for more.
+        few: so many of each way of `implicit`, and one of `implicit_mma`; 0 for more.
     """
     ways: dict[tuple[object, ...], list[Any]] = {}
     for kind in TEMPLATES.values():
@@ -157,7 +157,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
         if few:
-            most = few if way[0] == "implicit" else 0
+            most = few if way[0] == "implicit" else 1
         chosen += list(tiles.values())[:most]
         if way[2] and tiles:
             chosen.append(replace(next(iter(tiles.values())), early=False))

@@ -1717,3 +1717,73 @@ def subtree_sums(x: A) -> A:
     for i in range(len(x) - 1, 0, -1):
         sums[(i - 1) // 2] += sums[i]
     return sums
+
+
+def constant_division(x: A) -> A:
+    quotient, rest = np.divmod(np.asarray(x, np.int64), 10007)
+    return {"quotient": quotient, "rest": rest}
+
+
+def cube_root(x: A) -> A:
+    x = np.asarray(x, np.int64)
+    root = np.rint(np.cbrt(x.astype(np.float64))).astype(np.int64)
+    return root - (root**3 > x)
+
+
+def warp_total(x: A) -> A:
+    return np.where(x < 0, x**2, x).reshape(-1, 32).sum(axis=1)
+
+
+def tap_filter(x: A, taps: A) -> A:
+    return np.convolve(x, taps[::-1])[2:-2]
+
+
+def settle(x: A) -> A:
+    exponents = np.maximum(np.frexp(np.abs(x).max(axis=1))[1] - 1, 0)
+    return {"y": x[:, ::-1] / np.exp2(exponents)[:, None], "turns": exponents}
+
+
+def flood_fill(wall: A) -> A:
+    steps = np.full(wall.shape, -1, np.int64)
+    for maze, own in zip(np.asarray(wall), steps, strict=True):
+        edge = [(0, 0)] if not maze[0, 0] else []
+        distance = 0
+        while edge:
+            for place in edge:
+                own[place] = distance
+            distance += 1
+            near = {(r + a, c + b) for r, c in edge for a, b in ((1, 0), (-1, 0), (0, 1), (0, -1))}
+            inside = [place for place in near if min(place) >= 0 and max(place) < 16]
+            edge = [place for place in inside if not maze[place] and own[place] < 0]
+    return steps
+
+
+def interpolation_search(gaps: A, wanted: A) -> A:
+    return np.searchsorted(np.cumsum(np.asarray(gaps, np.int64)), np.asarray(wanted, np.int64))
+
+
+def bit_reversal(x: A) -> A:
+    return x[:, [int(f"{place:08b}"[::-1], 2) for place in range(256)]]
+
+
+def normal_pairs(bits: A) -> A:
+    whole = np.asarray(bits, np.int64) >> 8
+    radius = np.sqrt(-2 * np.log(whole[:, 0] / 2.0**24 + 2.0**-25))
+    angle = whole[:, 1] / 2.0**23 * np.pi
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+
+def phase_angle(re: A, im: A) -> A:
+    return np.arctan2(im, re)
+
+
+def equal_lanes(x: A) -> A:
+    return np.array([np.unique(row).sum() for row in np.asarray(x, np.int64).reshape(-1, 32)])
+
+
+def zero_tiles(x: A) -> A:
+    return x * x[:, ::-1]
+
+
+def sort_eight(x: A) -> A:
+    return np.sort(x, axis=1)

@@ -32,7 +32,12 @@ from pytest_gpuenergy.tuners.gemm.library_kernels import (
     triton_candidates,
 )
 from pytest_gpuenergy.tuners.registry import records_of
-from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
+from pytest_gpuenergy.tuners.template_spaces import (
+    TEMPLATE_FORM,
+    able_templates,
+    best_parameters,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
 from pytest_gpuenergy.tuning import (
@@ -205,10 +210,12 @@ def template_kernel(workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel
         if rank is not None:
             return recorded_kernel(TEMPLATE_FORM, file, rank)
     try:
+        if isinstance(workload, Gemm):
+            return best_parameters(workload, card).kernel(workload)
         offered = rank_kernels(workload, card)
     except InputError as error:  # none fits
         raise UnavailableError(str(error)) from None
-    if isinstance(workload, Gemm) or setup.gpu.emulated or not setup.claimed:
+    if setup.gpu.emulated or not setup.claimed:
         return offered[0].kernel(workload)
     best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
     for parameters in offered:

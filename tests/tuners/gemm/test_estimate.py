@@ -15,6 +15,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import (
     MmaParameters,
     SimtParameters,
+    best_parameters,
     estimated_cycles,
     fitted,
     rank_kernels,
@@ -51,6 +52,12 @@ def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
     cycles = estimated_cycles(LARGE, H200, offered[::20], fitted())
     assert cycles == sorted(cycles)
     assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+def test_the_best_parameters_are_the_first(mode):
+    gemm = Gemm("small", 200, 136, 640, "nn", mode=mode)
+    assert best_parameters(gemm, H200) == rank_kernels(gemm, H200)[0]
 
 
 def test_more_blocks_than_a_parameter_can_be_are_not_offered():
