@@ -47,10 +47,11 @@ class NvrtcCompiler:
         from cupy.cuda import nvrtc
 
         self._nvrtc = nvrtc
-        bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl/libcudacxx"
+        bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl"
+        libraries = [bundled / name for name in ("libcudacxx", "cub", "thrust")]
         toolkit = pathfinder.find_nvidia_header_directory("cudart")
         own = cuda_dir() / "nvrtc" / "driver"
-        self._includes = [f"-I{folder}" for folder in (own, bundled, toolkit) if folder]
+        self._includes = [f"-I{folder}" for folder in (own, *libraries, toolkit) if folder]
         self._small = cuda_dir() / "nvrtc"
         self._host_headers = f"--pre-include={self._small / 'host_headers.h'}"
 
