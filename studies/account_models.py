@@ -1,23 +1,27 @@
-"""Profiles and replays models of published configurations in one process, in pieces.
+"""Profiles and replays models of published configurations, each in a process of its own.
 
     python studies/account_models.py FOLDER qwen2-0.5b llama-3.2-1b --keep results/
 
-Weights are random. Each model is profiled; then the decode step is replayed, then the rest, with
-``--changes`` also what changes would save. A line of ``exits.txt`` has the exit status and the
-seconds of each command. Results are copied as flat files every few seconds.
+Weights are random. Each model is profiled and its calls in CUDA graphs are replayed; with
+``--changes``, what changes would save is measured afterwards. While a model is measured, the next
+process imports PyTorch. A model that fails or takes too long leaves the others as they are. A line
+of ``exits.txt`` has the exit status and the seconds of each command. Results are copied as flat
+files every few seconds.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import os
 import sys
 import time
-from argparse import ArgumentParser
-from contextlib import redirect_stderr, redirect_stdout
+from argparse import ArgumentParser, Namespace
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any
+from subprocess import PIPE, Popen, TimeoutExpired
+from traceback import print_exc
 
 from pytest_gpuenergy.cli import main as gpuenergy
 
@@ -130,83 +134,178 @@ CONFIGS: dict[str, dict[str, object]] = {
     },
 }
 """The published configuration of each model, as its ``config.json`` on the hub has it."""
+DIFFERENT = {
+    "granite-moe-1b": ("--dtype", "bfloat16"),
+    "mamba-370m": ("--prompt-tokens", "64"),
+}
+"""What is profiled otherwise. PyTorch multiplies the matrices of experts at once in bfloat16 only;
+and without packages of its own, Mamba goes through a prompt token by token."""
+PROGRAMS = {
+    "vit-base": "account_encoders:vit_base.compute",
+    "vit-base-compiled": "account_encoders:vit_base_compiled.compute",
+    "whisper-small": "account_encoders:whisper_small.compute",
+}
+"""Other models, by the functions that run them."""
 KEPT = (
     "operator_calls.jsonl",
     "profile.json",
+    "trace.json.gz",
+    "graph_trace.json.gz",
     "results/measurements.jsonl",
     "results/gpu_energy_report.json",
 )
+_SLOW_IMPORTS = ("torch", "transformers")
+_KEEP_S = 4.0
+_END_S = 10.0
+"""The time in which a process has to end when it is asked to."""
 
 
 def main() -> int:
-    """Run the commands of each model."""
+    """Run each model, or with ``--only`` one of them in this process."""
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="+", choices=sorted(CONFIGS))
+    parser.add_argument("models", nargs="+", choices=sorted(CONFIGS | PROGRAMS))
     parser.add_argument("--keep", type=Path, required=True, metavar="DIR")
     parser.add_argument("--prefix", default="")
     parser.add_argument("--prompt-tokens", default="1024")
     parser.add_argument("--gpu-device", default="auto")
     parser.add_argument("--changes", action="store_true")
     parser.add_argument("--full", action="store_true", help="Without --brief")
+    parser.add_argument("--limit-s", type=float, default=180.0, help="For each model")
+    parser.add_argument("--budget-s", type=float, default=1e9, help="For all models")
+    parser.add_argument("--only", action="store_true", help="Run a single model in this process")
     options = parser.parse_args()
+    if options.only:
+        return run_model(options.models[0], options)
+    return run_models(options)
+
+
+def run_models(options: Namespace) -> int:
+    """Run each model in a process, as long as there is time; return the worst exit status."""
+    ends_s = time.monotonic() + options.budget_s
+    options.keep.mkdir(parents=True, exist_ok=True)
     worst = 0
-    for name in options.models:
-        model, run = options.folder / name, options.folder / f"{name}.run"
-        model.mkdir(parents=True, exist_ok=True)
-        (model / "config.json").write_text(json.dumps(CONFIGS[name]))
-        sizes = ("--prompt-tokens", options.prompt_tokens, "--new-tokens", "2")
-        device = ("--gpu-device", options.gpu_device)
-        length = () if options.full else ("--brief",)
-        commands = [("profile", str(model), *sizes, "--out", str(run), *device)]
-        replay = ("replay", str(run), *length, *device)
-        more = ("--changes",) if options.changes else ()
-        commands += [(*replay, "--kernels", "decode"), (*replay, "--resume", *more)]
-        stop = Event()
-        keeper = Thread(target=keep_often, args=(run, name, options, stop), daemon=True)
-        keeper.start()
-        for number, words in enumerate(commands):
-            began_s = time.monotonic()
-            if "decode" in words:
-                words = [
-                    ",".join(decode_calls(run)) if word == "decode" else word for word in words
-                ]
-            text = options.keep / f"{options.prefix}{name}-{number}-{words[0]}.txt"
-            with text.open("w") as file, redirect_stdout(file), redirect_stderr(file):
-                status = gpuenergy(list(words))
-            worst = max(worst, status)
-            line = f"{name} {words[0]} {number}: exit {status}, {time.monotonic() - began_s:.1f} s"
-            print(line, flush=True)
-            with (options.keep / f"{options.prefix}exits.txt").open("a") as file:
-                file.write(line + "\n")
-            if status:
-                break
-        stop.set()
-        keeper.join()
+    following: Popen[bytes] | None = None
+    for number, name in enumerate(options.models):
+        process = following or started(name)
+        left = options.models[number + 1 :]
+        following = started(left[0]) if left else None
+        last_s = min(ends_s, time.monotonic() + options.limit_s)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # it has failed already
+            process.stdin.write(b"\n")
+            process.stdin.close()
+        while process.poll() is None:
+            try:
+                process.wait(_KEEP_S)
+            except TimeoutExpired:
+                if time.monotonic() > last_s:
+                    ended(process)
+                    note(options, f"{name}: ended, since its time was over")
+            keep_results(name, options)
+        worst = max(worst, abs(process.returncode))
+        if time.monotonic() > ends_s:
+            break
+    if following is not None and following.poll() is None:
+        ended(following)
     return worst
 
 
-def decode_calls(run: Path) -> list[str]:
-    """Return the ids of the calls that the first decode step makes as a graph or from the host."""
+def started(name: str) -> Popen[bytes]:
+    """Start the process of a model, which waits for a line before it uses the GPU."""
+    others = [word for word in sys.argv[1:] if word not in CONFIGS | PROGRAMS]
+    places = (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))
+    return Popen(
+        [sys.executable, __file__, *others, "--only", name],
+        stdin=PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))},
+    )
+
+
+def ended(process: Popen[bytes]) -> None:
+    """End a process, gently at first."""
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def run_model(name: str, options: Namespace) -> int:
+    """Run the commands of a model until one fails; return the worst exit status."""
+    for package in _SLOW_IMPORTS:
+        with suppress(ImportError):
+            importlib.import_module(package)
+    sys.stdin.readline()
+    model, run = options.folder / name, options.folder / f"{name}.run"
+    sizes: tuple[str, ...] = ()
+    program = PROGRAMS.get(name, str(model))
+    if name in CONFIGS:
+        model.mkdir(parents=True, exist_ok=True)
+        (model / "config.json").write_text(json.dumps(CONFIGS[name]))
+        sizes = ("--prompt-tokens", options.prompt_tokens, "--new-tokens", "2")
+        sizes += DIFFERENT.get(name, ())
+    device = ("--gpu-device", options.gpu_device)
+    length = () if options.full else ("--brief",)
+    replay = ("replay", str(run), *length, *device)
+    commands = [("profile", program, *sizes, "--out", str(run), *device), replay]
+    if options.changes:
+        commands.append((*replay, "--resume", "--changes"))
+    for number, words in enumerate(commands):
+        began_s = time.monotonic()
+        if number:
+            words = (*words, "--kernels", ",".join(graph_calls(run)))
+        text = options.keep / f"{options.prefix}{name}-{number}-{words[0]}.txt"
+        with text.open("w") as file, redirect_stdout(file), redirect_stderr(file):
+            try:
+                status = gpuenergy(list(words))
+            except BaseException:  # whatever it is, it belongs in the file
+                print_exc()
+                status = 70
+        took_s = time.monotonic() - began_s
+        note(options, f"{name} {words[0]} {number}: exit {status}, {took_s:.1f} s")
+        for why, keys in missing(run).items():
+            note(options, f"{name} misses {', '.join(keys)}: {why}")
+        if status:
+            return int(status)
+    return 0
+
+
+def note(options: Namespace, line: str) -> None:
+    """Print a line, and add it to ``exits.txt``."""
+    print(line, flush=True)
+    with (options.keep / f"{options.prefix}exits.txt").open("a") as file:
+        file.write(line + "\n")
+
+
+def graph_calls(run: Path) -> list[str]:
+    """Return the ids of the calls that any step makes as a CUDA graph."""
     calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
-    return [
-        one["id"]
-        for one in calls
-        if "1" in one["steps"] or "1" in ((one.get("graph") or {}).get("steps") or {})
-    ]
+    return [one["id"] for one in calls if (one.get("graph") or one)["steps"]]
 
 
-def keep_often(run: Path, name: str, options: Any, stop: Event) -> None:
-    """Copy results now and then, and at the end."""
-    while True:
-        done = stop.wait(4.0)
-        for kept in KEPT:
-            if (path := run / kept).is_file():
-                target = f"{options.prefix}{name}-{path.name}.gz"
-                content = gzip.compress(path.read_bytes(), 4)
-                (options.keep / target).write_bytes(content)
-        if done:
-            return
+def missing(run: Path) -> dict[str, list[str]]:
+    """Return by the reason what the report of a replay, if there is one, has not measured."""
+    path = run / "results/gpu_energy_report.json"
+    found: dict[str, list[str]] = {}
+    for key, why in (json.loads(path.read_text())["missing"] if path.is_file() else {}).items():
+        if why != "it was not chosen":
+            found.setdefault(why, []).append(key)
+    return found
+
+
+def keep_results(name: str, options: Namespace) -> None:
+    """Copy the results of a model as far as they are there."""
+    for kept in KEPT:
+        path = options.folder / f"{name}.run" / kept
+        if path.is_file():
+            content = path.read_bytes()
+            packed = path.suffix == ".gz"
+            target = f"{options.prefix}{name}-{path.name}" + ("" if packed else ".gz")
+            (options.keep / target).write_bytes(content if packed else gzip.compress(content, 4))
 
 
 if __name__ == "__main__":

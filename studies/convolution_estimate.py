@@ -19,21 +19,20 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any, cast
 
-import numpy as np
+from convolution_results import by_mode, regret_table
+from convolution_sweep import CARD
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.report import markdown_table
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import ImplicitParameters
-from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, network
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIALS = ROOT / "bench" / "results" / "nvidia-h100-2026-11-28" / "convolution-trials.json.gz"
-H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,11 @@ class Layer:
     conv: Conv2d
     times_us: Sequence[float]
     cudnn_us: dict[str, float]
+
+    @property
+    def count(self) -> int:
+        """The number of kernels."""
+        return len(self.times_us)
 
     def regret(self, first: int) -> float:
         """Return the regret of trying so many kernels."""
@@ -79,7 +83,7 @@ def read_layers(path: Path) -> list[Layer]:
 def _layer(conv: Conv2d, rows: Sequence[dict[str, Any]]) -> Layer:
     kernels = [row for row in rows if "us" in row]
     (cudnn,) = (row for row in rows if "us" not in row)
-    kernels.sort(key=lambda row: ImplicitParameters.of(row["numbers"]).cycles(conv, H100))
+    kernels.sort(key=lambda row: ImplicitParameters.of(row["numbers"]).cycles(conv, CARD))
     return Layer(
         conv,
         [row["us"] for row in kernels],
@@ -87,34 +91,9 @@ def _layer(conv: Conv2d, rows: Sequence[dict[str, Any]]) -> Layer:
     )
 
 
-def regret_table(layers: Sequence[Layer]) -> str:
-    """Return the regret by mode and layout, and of all, as a Markdown table."""
-
-    def row(title: str, some: Sequence[Layer]) -> list[str]:
-        figures = []
-        for first in (1, 3):
-            regrets = [layer.regret(first) for layer in some]
-            figures += [f"{median(regrets):.1%}", f"{np.quantile(regrets, 0.9):.1%}"]
-        return [title, str(len(some)), str(sum(len(layer.times_us) for layer in some)), *figures]
-
-    return markdown_table(
-        (
-            *("mode and layout", "convolutions", "kernels", "first: median", "worst decile"),
-            *("best of three: median", "worst decile"),
-        ),
-        [*(row(title, some) for title, some in _by_mode(layers)), row("all", layers)],
-    )
-
-
-def _by_mode(layers: Sequence[Layer]) -> Iterator[tuple[str, list[Layer]]]:
-    titles = [f"`{layer.conv.mode}`, `{layer.conv.layout}`" for layer in layers]
-    for title in dict.fromkeys(titles):
-        yield title, [layer for layer, own in zip(layers, titles, strict=True) if own == title]
-
-
 def speed_tables(layers: Sequence[Layer]) -> Iterator[str]:
     """Yield a Markdown table for each mode and layout, with the fastest kernels and cuDNN."""
-    for title, some in _by_mode(layers):
+    for title, some in by_mode(layers):
         rows, ratios = [], []
         for layer in some:
             own, best = layer.conv.layout, min(layer.times_us)

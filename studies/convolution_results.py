@@ -1,12 +1,16 @@
-"""Tables, a plot and records from trials of `convolution_sweep.py`.
+"""Tables, a plot and records from trials of `convolution_sweep.py`, and from reports of the bench.
 
-    python studies/convolution_results.py TRIALS.json.gz [MORE.json.gz ...]
+    python studies/convolution_results.py TRIALS.json.gz [MORE.json.gz ...] [REPORT.json ...]
     python studies/convolution_results.py *.json.gz --plot energy.svg --records records
+    python studies/convolution_results.py *.json.gz --page docs/notes/convolutions.md
 
 Of the files, later ones replace what earlier ones have of a layer, mode and layout, and of cuDNN's
-in each layout. cuDNN is
+in each layout. In trials, cuDNN is
 PyTorch's conv2d on the same card in the same process: in float32 without TF32 beside 3xtf32. Its
-"other" layout is the one that the kernel does not have. Energy is that of a steady load.
+"other" layout is the one that the kernel does not have. Energy is that of a steady load. Reports
+are those of ``pytest bench/test_conv2d.py``. Their measurements with flags are left out, unless
+only the intervals are wide. Bundled kernels in float32 that they have replace the figures of record
+files.
 
 Regret is the time of the kernel that the estimate puts first, or of the best of its first three,
 relative to the least time of the layer, less 1. The plot, SVG or PNG, requires
@@ -16,33 +20,72 @@ relative to the least time of the layer, less 1. The plot, SVG or PNG, requires
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from statistics import geometric_mean, median, stdev
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from convolution_sweep import CARD, MODES
+from convolution_sweep import CARD, MODES, REST
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy import __version__
-from pytest_gpuenergy.report import draw, markdown_table
+from pytest_gpuenergy.record import WIDE_FLAGS, split_mode
+from pytest_gpuenergy.report import Report, draw, load_report, markdown_table
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import TEMPLATES, load_records
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name, find_records
-from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, network
+from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, Conv2dShape, network
 
 RECORDS = Path(__file__).resolve().parent.parent / "bench" / "records"
-GROUPS = {"cases": ("case",), "ResNet and YOLO": ("resnet", "yolo"), "drawn": ("drawn",)}
+GROUPS = {
+    "cases": ("case",),
+    "ResNet and YOLO": ("resnet", "yolo", "rest"),
+    "drawn": ("drawn",),
+    "odd channels": ("odd",),
+    "few channels": ("few",),
+}
 """The beginnings of the names of layers in a group."""
+_BUNDLED = ("case", "resnet", "yolo")
 _MOST_OF_FINAL = 1.1
 """The time of a launch under a steady load, relative to that in a short window, above which the
 queue has run empty: such an energy is left out."""
+_LEADING = (
+    ("3xtf32", "nchw", "own"),
+    ("3xtf32", "nhwc", "better"),
+    ("tf32", "nhwc", "own"),
+    ("float16", "nhwc", "own"),
+)
+"""The modes and layouts of the leading table, each with the layout of cuDNN's (`Layer.ratio`)."""
+_CUDNN = "cudnn"
+"""The label of cuDNN's kernels in reports."""
+_HALF_WIDTH = 1.96
+"""Half the width of a 95 % interval in standard errors."""
+_SIZES = [one.name for one in fields(Conv2dShape)]
+_Key = tuple[str, str, str]
+"""A mode, a layout and the name of a layer."""
 _KEPT = 3
 """The kernels of a layer that records keep."""
+
+
+class Judged(Protocol):
+    """A convolution in one mode and layout whose kernels were timed."""
+
+    conv: Conv2d
+
+    @property
+    def count(self) -> int:
+        """The number of kernels."""
+
+    def regret(self, first: int) -> float:
+        """Return the regret of trying so many kernels, the first ones of the estimate."""
+
+
+_Judged = TypeVar("_Judged", bound=Judged)
 
 
 @dataclass
@@ -65,6 +108,11 @@ class Layer:
     def name(self) -> str:
         """The name without the mode and the layout."""
         return self.conv.name.removesuffix(self.conv.suffix)
+
+    @property
+    def count(self) -> int:
+        """The number of kernels."""
+        return len(self.kernels)
 
     @property
     def group(self) -> str:
@@ -100,7 +148,8 @@ class Layer:
 def _figure_of(row: dict[str, Any], figure: str) -> float:
     """Return a time in µs, under a steady load if it was measured so, or an energy in mJ."""
     if figure == "us":
-        return float(row.get("steady_us", row.get("final_us", math.nan)))
+        times = (row[name] for name in ("steady_us", "final_us", "us") if name in row)
+        return float(next(times, math.nan))
     return float(row.get("mj", math.nan))
 
 
@@ -108,22 +157,27 @@ def read_layers(paths: Sequence[Path]) -> list[Layer]:
     """Return all layers of the files, in the order of modes, layouts and layers.
 
     Raises:
-        InputError: a file has no trials.
+        InputError: a file has no trials, or is no report.
     """
-    found: dict[tuple[str, str, str], Layer] = {}
+    found: dict[_Key, Layer] = {}
     for path in paths:
-        try:
-            stored = json.loads(gzip.decompress(path.read_bytes()))
-            for key, layer in _layers_of(stored).items():
-                before = found.get(key)
-                if before is None or _has(layer, "mj") or not _has(before, "mj"):
-                    found[key] = layer
-                    if before is not None:
-                        layer.cudnn = {**before.cudnn, **layer.cudnn}
-        except (gzip.BadGzipFile, EOFError, ValueError, KeyError, TypeError):
-            raise InputError(f"{path} has no trials of convolutions: see --help.") from None
+        if path.suffix == ".json":
+            read = _layers_of_report(load_report(path))
+        else:
+            try:
+                read = _layers_of(json.loads(gzip.decompress(path.read_bytes())))
+            except (gzip.BadGzipFile, EOFError, ValueError, KeyError, TypeError):
+                raise InputError(f"{path} has no trials of convolutions: see --help.") from None
+        for key, layer in read.items():
+            before = found.get(key)
+            if before is not None:
+                if not layer.kernels or (_has(before, "mj") and not _has(layer, "mj")):
+                    before.cudnn |= layer.cudnn if not layer.kernels else {}
+                    continue
+                layer.cudnn = {**before.cudnn, **layer.cudnn}
+            found[key] = layer
     return sorted(
-        (layer for layer in found.values() if layer.kernels and layer.conv.layout in layer.cudnn),
+        (layer for layer in found.values() if layer.kernels and layer.cudnn),
         key=lambda one: (
             MODES.index(one.conv.mode),
             CONV_LAYOUTS.index(one.conv.layout),
@@ -137,8 +191,8 @@ def _has(layer: Layer, figure: str) -> bool:
     return bool(layer.kernels) and figure in layer.kernels[0]
 
 
-def _layers_of(stored: dict[str, Any]) -> dict[tuple[str, str, str], Layer]:
-    found: dict[tuple[str, str, str], Layer] = {}
+def _layers_of(stored: dict[str, Any]) -> dict[_Key, Layer]:
+    found: dict[_Key, Layer] = {}
     rows = [row for row in stored["rows"] if "missed" not in row]
     for row in rows:
         if row.get("steady_us", 0.0) > _MOST_OF_FINAL * row.get("final_us", math.inf):
@@ -159,6 +213,55 @@ def _layers_of(stored: dict[str, Any]) -> dict[tuple[str, str, str], Layer]:
     return found
 
 
+def own_kernels(paths: Sequence[Path]) -> dict[Conv2dShape, tuple[float, float]]:
+    """Return the times in µs and energies in mJ of our kernels in float32 that reports have."""
+    found: dict[Conv2dShape, tuple[float, float]] = {}
+    for path in paths:
+        for conv, label, row in _measured(load_report(path)) if path.suffix == ".json" else ():
+            if conv.mode == "float32" and label != _CUDNN:
+                pair = (row["us"], row["mj"])
+                found[conv.shape] = min(found.get(conv.shape, pair), pair)
+    return found
+
+
+def _measured(report: Report) -> Iterator[tuple[Conv2d, str, dict[str, float]]]:
+    """Yield the convolutions of a report that have clean figures, with the label of the kernel."""
+    for m in report.measurements:
+        parameters = m.workload.parameters
+        is_usable = m.time_ms and m.energy_mj and WIDE_FLAGS.issuperset(m.validity)
+        if parameters.get("kind") != "conv2d" or not is_usable:
+            continue
+        name, mode, layout = split_mode(m.workload.name, parameters)
+        sizes: Any = {k: v for k, v in parameters.items() if k in _SIZES}
+        plain = Conv2d(name, Conv2dShape(**sizes))
+        row = {"us": 1000 * m.time_ms, "mj": m.energy_mj}
+        if (ends := m.energy_mj_ci95) is not None and ends.high is not None:
+            row["mj_error"] = (ends.high - ends.low) / 2 / _HALF_WIDTH
+        yield plain.varied(mode=mode, layout=layout or CONV_LAYOUTS[0]), m.kernel.label, row
+
+
+def _layers_of_report(report: Report) -> dict[_Key, Layer]:
+    """Return the layers of a report of the bench, with kernels, cuDNN or both."""
+    about = {"gpu": report.run.gpu_name, "date": report.run.started[:10]}
+    found: dict[_Key, Layer] = {}
+
+    def layer_of(conv: Conv2d, mode: str, layout: str) -> Layer:
+        name = conv.name.removesuffix(conv.suffix)
+        varied = conv.varied(mode=mode, layout=layout)
+        return found.setdefault((mode, layout, name), Layer(varied, about))
+
+    for conv, label, row in _measured(report):
+        if label == _CUDNN:  # beside the kernels of both layouts, as in trials
+            mode = "3xtf32" if conv.mode == "float32" else conv.mode
+            for layout in CONV_LAYOUTS:
+                layer_of(conv, mode, layout).cudnn[conv.layout] = row
+        elif conv.mode in MODES:
+            layer_of(conv, conv.mode, conv.layout).kernels.append(row)
+    for layer in found.values():
+        layer.kernels.sort(key=lambda row: float(row["us"]))
+    return found
+
+
 def _conv_of(row: dict[str, Any], about: dict[str, Any]) -> Conv2d:
     suffixed: str = row["name"]
     name = next(n for n in about["layers"] if suffixed == n or suffixed.startswith(f"{n}_"))
@@ -166,7 +269,13 @@ def _conv_of(row: dict[str, Any], about: dict[str, Any]) -> Conv2d:
     return conv.varied(mode=row["mode"], layout=row["layout"])
 
 
-def _by_mode(layers: Sequence[Layer]) -> Iterator[tuple[str, list[Layer]]]:
+def _is_estimated(layer: Layer) -> bool:
+    """Return whether the parameters of a layer's kernels are known: those of trials."""
+    return all("numbers" in row for row in layer.kernels)
+
+
+def by_mode(layers: Sequence[_Judged]) -> Iterator[tuple[str, list[_Judged]]]:
+    """Yield the layers of each mode and layout, with a title."""
     titles = [f"`{layer.conv.mode}`, `{layer.conv.layout}`" for layer in layers]
     for title in dict.fromkeys(titles):
         yield title, [layer for layer, own in zip(layers, titles, strict=True) if own == title]
@@ -197,24 +306,49 @@ def summary(layers: Sequence[Layer], figure: str) -> str:
         return ratio if figure == "us" else 1 / ratio
 
     rows = []
-    for title, some in _by_mode(layers):
+    shown = [group for group in GROUPS if any(layer.group == group for layer in layers)]
+    for title, some in by_mode(layers):
         for other in ("own", "better"):
-            groups = [[one for one in some if one.group == group] for group in GROUPS]
+            groups = [[one for one in some if one.group == group] for group in shown]
             worst = min if figure == "us" else max
             cells = [
                 _mean(group, lambda one, to=other: of_layer(one, to), worst) for group in groups
             ]
             rows.append([title, other, *cells])
-    return markdown_table(("mode and layout", "cuDNN's layout", *GROUPS), rows)
+    return markdown_table(("mode and layout", "cuDNN's layout", *shown), rows)
 
 
-def tables(layers: Sequence[Layer]) -> Iterator[str]:
-    """Yield a Markdown table for each mode and layout."""
-    for title, some in _by_mode(layers):
+def lead_table(layers: Sequence[Layer]) -> str:
+    """Return the comparisons that matter, of time and of energy, as one Markdown table.
+
+    In `3xtf32`, the rival is what a user of each layout has: cuDNN in NCHW, as PyTorch's users have
+    it by default, and cuDNN in its better layout.
+    """
+    shown = [group for group in GROUPS if any(layer.group == group for layer in layers)]
+    rows = []
+    for mode, layout, other in _LEADING:
+        some = [one for one in layers if (one.conv.mode, one.conv.layout) == (mode, layout)]
+        if not some:
+            continue
+        groups = [[one for one in some if one.group == group] for group in shown]
+        speeds = [_mean(group, lambda one, to=other: one.ratio("us", to), min) for group in groups]
+        joules = [
+            _mean(group, lambda one, to=other: 1 / one.ratio("mj", to), max) for group in groups
+        ]
+        rival = f"cuDNN {'float32' if mode == '3xtf32' else mode}, "
+        rival += "better layout" if other == "better" else f"`{layout}`"
+        rows.append([f"`{mode}`, `{layout}`", rival, *speeds, *joules])
+    headers = [f"{figure}: {group}" for figure in ("speed", "energy") for group in shown]
+    return markdown_table(("kernel", "against", *headers), rows)
+
+
+def tables(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
+    """Yield a title and a Markdown table for each mode and layout."""
+    for title, some in by_mode(layers):
         rows = []
         for layer in some:
             best = layer.kernels[0]
-            own = layer.cudnn[layer.conv.layout]
+            own = layer.cudnn.get(layer.conv.layout, {})
             other = next((row for at, row in layer.cudnn.items() if at != layer.conv.layout), {})
             times = [_shown(_figure_of(row, "us"), ".1f") for row in (best, own, other)]
             joules = [_shown(_figure_of(row, "mj")) for row in (best, own, other)]
@@ -233,7 +367,24 @@ def tables(layers: Sequence[Layer]) -> Iterator[str]:
             "other / kernel",
         )
         more = ("kernel (mJ)", "cuDNN", "other layout", "kernel / cuDNN", "kernel / other")
-        yield f"{title}:\n\n{markdown_table((*header, *more), rows)}"
+        yield title, markdown_table((*header, *more), rows)
+
+
+def updated(page: str, found: Sequence[tuple[str, str]]) -> str:
+    """Return a page in which tables are replaced, as far as it has them.
+
+    Args:
+        page: the text of the page.
+        found: the beginning of a line, and the table that replaces the next one from there on.
+    """
+    lines = page.splitlines()
+    for beginning, table in found:
+        at = next((i for i, line in enumerate(lines) if line.startswith(beginning)), None)
+        first = next((i for i in range(at or 0, len(lines)) if lines[i].startswith("|")), None)
+        if at is not None and first is not None:
+            rest = itertools.dropwhile(lambda line: line.startswith("|"), lines[first:])
+            lines = [*lines[:first], *table.splitlines(), *rest]
+    return "\n".join(lines) + "\n"
 
 
 def _shown(value: float, form: str = ".3g") -> str:
@@ -244,67 +395,81 @@ def _ratio(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.2f}"
 
 
-def regret_table(layers: Sequence[Layer]) -> str:
+def regret_table(layers: Sequence[Judged]) -> str:
     """Return the regret by mode and layout, and of all, as a Markdown table."""
 
-    def row(title: str, some: Sequence[Layer]) -> list[str]:
+    def row(title: str, some: Sequence[Judged]) -> list[str]:
         figures = []
         for first in (1, 3):
             regrets = [layer.regret(first) for layer in some]
             figures += [f"{median(regrets):.1%}", f"{np.quantile(regrets, 0.9):.1%}"]
-        return [title, str(len(some)), str(sum(len(layer.kernels) for layer in some)), *figures]
+        return [title, str(len(some)), str(sum(layer.count for layer in some)), *figures]
 
     return markdown_table(
         (
             *("mode and layout", "convolutions", "kernels", "first: median", "worst decile"),
             *("best of three: median", "worst decile"),
         ),
-        [*(row(title, some) for title, some in _by_mode(layers)), row("all", layers)],
+        [*(row(title, some) for title, some in by_mode(layers)), row("all", layers)],
     )
 
 
-def own_table(layers: Sequence[Layer], records: Path) -> str:
+def own_table(
+    layers: Sequence[Layer],
+    records: Path,
+    measured: Mapping[Conv2dShape, tuple[float, float]] | None = None,
+) -> str:
     """Return kernels in 3xtf32 beside the best bundled ones in float32, as a Markdown table.
 
-    The figures in float32 are those of record files, from other cards of the model.
+    Args:
+        layers: the layers.
+        records: record files, with figures in float32 from other cards of the model.
+        measured: the times in µs and energies in mJ of kernels in float32, where known.
     """
     rows, ratios = [], []
     for layer in layers:
         if layer.conv.mode != "3xtf32" or layer.group == "drawn":
             continue
-        path = find_records(
-            records, layer.conv.varied(mode="float32", layout="nchw"), layer.about["gpu"]
-        )
-        measured = load_records(path).record(1).measured if path else None
-        if measured is None:
+        if (own := (measured or {}).get(layer.conv.shape) or _recorded(layer, records)) is None:
             continue
+        us, mj = own
         best = layer.kernels[0]
-        pair = [
-            1000 * measured.time_ms / _figure_of(best, "us"),
-            _figure_of(best, "mj") / measured.energy_mj,
-        ]
+        pair = [us / _figure_of(best, "us"), _figure_of(best, "mj") / mj]
         ratios.append((layer.conv.layout, pair))
-        figures = (1000 * measured.time_ms, _figure_of(best, "us"))
+        figures = (us, _figure_of(best, "us"))
         rows.append([layer.name, layer.conv.layout, *(f"{us:.1f}" for us in figures)])
         rows[-1] += [_ratio(ratio) for ratio in pair]
     for layout in CONV_LAYOUTS:
-        of_layout = [pair for at, pair in ratios if at == layout]
-        means = [
-            _ratio(geometric_mean(column)) for column in zip(*of_layout, strict=True) if column
-        ]
+        if not (of_layout := [pair for at, pair in ratios if at == layout]):
+            continue
+        means = [_ratio(geometric_mean(column)) for column in zip(*of_layout, strict=True)]
         rows.append(["geometric mean", layout, "", "", *means])
     header = ("layer", "layout", "float32 (µs)", "3xtf32 (µs)", "float32 / 3xtf32")
     return markdown_table((*header, "energy of 3xtf32 / float32"), rows)
 
 
-def network_table(layers: Sequence[Layer]) -> str:
-    """Return what the bundled layers of ResNet-50 cost in each mode, as a Markdown table.
+def _recorded(layer: Layer, records: Path) -> tuple[float, float] | None:
+    """Return the time in µs and the energy in mJ of the bundled kernel in float32, if any."""
+    plain = layer.conv.varied(mode="float32", layout="nchw")
+    path = find_records(records, plain, layer.about["gpu"])
+    measured = load_records(path).record(1).measured if path else None
+    return None if measured is None else (1000 * measured.time_ms, measured.energy_mj)
+
+
+def network_table(layers: Sequence[Layer], *, whole: bool = False) -> str:
+    """Return what ResNet-50 costs in each mode that has all of its layers, as a Markdown table.
 
     Layers of equal sizes were measured once. An interval of a sum is 1.96 standard errors, from the
     power in the parts of each window, which are taken as independent.
+
+    Args:
+        layers: the layers.
+        whole: whether all 53 convolutions are meant, instead of the 38 whose shapes are bundled.
     """
     times = OCCURRENCES["resnet50"]
     wanted = {conv.shape: times[conv.name] for conv in network("resnet")}
+    if whole:
+        wanted |= {conv.shape: count for conv, count in REST.items()}
     sums: dict[tuple[str, str, str], list[tuple[int, dict[str, Any]]]] = {}
     for layer in layers:
         if (count := wanted.get(layer.conv.shape)) is None:
@@ -346,10 +511,12 @@ def _cost(rows: Sequence[tuple[int, dict[str, Any]]]) -> tuple[float, float, flo
     variance = 0.0
     for count, row in rows:
         parts = row.get("watts_of_parts", [])
-        if len(parts) > 1:
+        if "mj_error" in row:
+            variance += (count * row["mj_error"]) ** 2
+        elif len(parts) > 1:
             error = stdev(parts) / math.sqrt(len(parts)) / row["watts"]
             variance += (count * row["mj"] * error) ** 2
-    return us, mj, 1.96 * math.sqrt(variance)
+    return us, mj, _HALF_WIDTH * math.sqrt(variance)
 
 
 def plot(layers: Sequence[Layer]) -> dict[str, Any]:
@@ -391,9 +558,17 @@ def plot(layers: Sequence[Layer]) -> dict[str, Any]:
     }
 
 
-def write_records(layers: Sequence[Layer], folder: Path) -> int:
-    """Write the fastest kernels of bundled layers to record files; return the number of files."""
-    some = [layer for layer in layers if layer.group != "drawn"]
+def write_records(layers: Sequence[Layer], folder: Path, *, drawn: bool = False) -> int:
+    """Write the fastest kernels of trials to record files; return the number of files.
+
+    Args:
+        layers: the layers.
+        folder: the folder of the files.
+        drawn: whether those of drawn layers are written, too.
+    """
+    some = [layer for layer in layers if _is_estimated(layer)]
+    if not drawn:
+        some = [layer for layer in some if any(map(layer.name.startswith, _BUNDLED))]
     driver = next(one.about["driver"] for one in layers if "driver" in one.about)
     for layer in some:
         best = layer.kernels[:_KEPT]
@@ -425,22 +600,39 @@ def write_records(layers: Sequence[Layer], folder: Path) -> int:
 def main(words: Sequence[str] | None = None) -> None:
     """Print the tables; draw the plot and write the records, if they are asked for."""
     parser = study_parser(__doc__)
-    parser.add_argument("trials", nargs="+", type=Path)
+    parser.add_argument("trials", nargs="+", type=Path, help="trials (.json.gz), reports (.json)")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="draw to this .svg or .png")
     parser.add_argument("--records", type=Path, metavar="DIR", help="write records to this folder")
+    parser.add_argument("--page", type=Path, metavar="PATH", help="replace this page's tables")
+    parser.add_argument("--drawn", action="store_true", help="records of drawn layers, too")
     options = parser.parse_args(words)
     layers = read_layers(options.trials)
     if not layers:
         raise InputError("No layer has kernels and cuDNN: see --help.")
     if options.records:
-        print(f"{write_records(layers, options.records)} record files in {options.records}")
+        count = write_records(layers, options.records, drawn=options.drawn)
+        print(f"{count} record files in {options.records}")
+    estimated = [layer for layer in layers if _is_estimated(layer)]
+    own = own_table(layers, RECORDS, own_kernels(options.trials))
+    found = [
+        ("| kernel | against |", lead_table(layers)),
+        ("What the 38 ", network_table(layers)),
+        ("All 53 ", network_table(layers, whole=True)),
+        ("| layer | layout |", own),
+        *tables(layers),
+        *([("| mode and layout | convolutions |", regret_table(estimated))] if estimated else []),
+    ]
+    if options.page:
+        options.page.write_text(updated(options.page.read_text(), found))
     if options.plot:
         draw(plot(layers), options.plot)
+    print(f"{lead_table(layers)}\n")
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
     print(f"38 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
-    print(f"Our own kernels in float32:\n\n{own_table(layers, RECORDS)}\n")
-    print("\n\n".join([*tables(layers), regret_table(layers)]))
+    print(f"All 53 convolutions:\n\n{network_table(layers, whole=True)}\n")
+    print(f"Our own kernels in float32:\n\n{own}\n")
+    print("\n\n".join(f"{title}:\n\n{table}" for title, table in found[4:]))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
     python studies/convolution_sweep.py TRIALS.json.gz [--compile] [--seconds S] [--modes LIST]
 
-Each convolution (case1 to case7, layers of ResNet and YOLO, and twelve drawn ones that nothing was
-tuned for) is computed in each mode and layout by some kernels of the templates: the first ones of
-the estimate, each with another tile, from each way of copying. A kernel is compared with PyTorch's
-conv2d in float64. Launches are replays of CUDA graphs, with tensors in the L2 cache if they fit:
-first a short window for each kernel, then the best two beside cuDNN in turns, three windows each,
-of which the median is stored; their errors are taken again at the end. cuDNN is PyTorch's conv2d
-with `cudnn.benchmark`, in both layouts. In bfloat16, only the tiles that were best in float16 are
-tried.
+Each convolution (case1 to case7, layers of YOLO and all of ResNet-50, twelve drawn ones that
+nothing was tuned for, and drawn ones of the kinds that lost in earlier trials) is computed in each
+mode and layout by some kernels of the templates: the first ones of the estimate, each with another
+tile, from each way of copying. A kernel is compared with PyTorch's conv2d in float64. Launches are
+replays of CUDA graphs, with tensors in the L2 cache if they fit: first a short window for each
+kernel, then the best two beside cuDNN in turns, three windows each, of which the median is stored;
+their errors are taken again at the end. cuDNN is PyTorch's conv2d with `cudnn.benchmark`, in both
+layouts. In bfloat16, only the tiles that were best in float16 are tried.
 
 With `--compile`, all kernels are only compiled, into the cache. With `--seconds`, the joules of the
 best of each mode and layout, and of cuDNN, are read from the card's counter over so many seconds.
@@ -21,6 +21,7 @@ import functools
 import gzip
 import itertools
 import json
+import os
 import random
 import statistics
 import time
@@ -47,6 +48,7 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 and of an H200."""
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
+_ODD, _FEW, _KINDRED_SEED = 5, 3, 46
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
@@ -56,6 +58,8 @@ _BATCH_S, _QUEUED = 0.005, 10
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
+_PROCESSORS_LEFT = 3
+"""The processors on which nothing is compiled."""
 
 
 def drawn_layers() -> list[Conv2d]:
@@ -76,12 +80,53 @@ def drawn_layers() -> list[Conv2d]:
     return layers
 
 
+REST: Mapping[Conv2d, int] = {
+    Conv2d.of("rest01", 1, 56, 56, 64, 256, 1, 1, 1, 0): 2,
+    Conv2d.of("rest02", 1, 56, 56, 512, 256, 1, 1, 2, 0): 1,
+    Conv2d.of("rest03", 1, 28, 28, 128, 512, 1, 1, 1, 0): 3,
+    Conv2d.of("rest04", 1, 28, 28, 1024, 512, 1, 1, 2, 0): 1,
+    Conv2d.of("rest05", 1, 14, 14, 256, 1024, 1, 1, 1, 0): 5,
+    Conv2d.of("rest06", 1, 14, 14, 2048, 1024, 1, 1, 2, 0): 1,
+    Conv2d.of("rest07", 1, 7, 7, 512, 2048, 1, 1, 1, 0): 2,
+}
+"""The convolutions of ResNet-50 that are not bundled, with how often each occurs."""
+
+
+def kindred_layers() -> list[Conv2d]:
+    """Return convolutions of the kinds that lost against cuDNN in earlier trials, drawn.
+
+    Five have so many channels that they fill no pieces of 16 bytes, and large inputs; three have
+    one to four channels and a wide image.
+    """
+    drawn, layers = random.Random(_KINDRED_SEED), []
+    while len(layers) < _ODD:
+        height = drawn.randint(30, 120)
+        sizes = (drawn.choice((2, 4, 8)), height, height + drawn.randint(-9, 9))
+        channels = drawn.randint(24, 400), 2 * drawn.randint(20, 200) + 1
+        stride = drawn.choice((1, 2))
+        conv = Conv2d.of(f"odd{len(layers) + 1:02}", *sizes, *channels, 3, 3, stride, 1)
+        if 1e9 < conv.flops < 2e10:
+            layers.append(conv)
+    for number in range(1, _FEW + 1):
+        window, channels = drawn.choice((3, 5, 7)), drawn.randint(1, 4)
+        sizes = (1, drawn.randint(300, 700), drawn.randint(300, 700), 8 * drawn.randint(2, 8))
+        layers.append(
+            Conv2d.of(
+                f"few{number:02}",
+                *(*sizes, channels, window, window, drawn.choice((1, 2)), window // 2),
+            )
+        )
+    return layers
+
+
 def swept_layers() -> list[Conv2d]:
     """Return all convolutions of the sweep; of layers of the same sizes, the first."""
     found: dict[object, Conv2d] = {}
     for conv in (
         *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
         *drawn_layers(),
+        *kindred_layers(),
+        *REST,
     ):
         found.setdefault(conv.shape, conv)
     return list(found.values())
@@ -93,7 +138,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
 
     Args:
         conv: the convolution.
-        few: so many of each way of `implicit`, and none of `implicit_mma`; 0 for more.
+        few: so many of each way of `implicit`, and one of `implicit_mma`; 0 for more.
     """
     ways: dict[tuple[object, ...], list[Any]] = {}
     for kind in TEMPLATES.values():
@@ -112,7 +157,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
         if few:
-            most = few if way[0] == "implicit" else 0
+            most = few if way[0] == "implicit" else 1
         chosen += list(tiles.values())[:most]
         if way[2] and tiles:
             chosen.append(replace(next(iter(tiles.values())), early=False))
@@ -214,6 +259,12 @@ class Sweep:
                     self.submit(kernel)
                 if (packing := packing_of(conv, self.few)) is not None:
                     self.submit(packing)
+
+    def compile_aside(self, layers: Sequence[Conv2d]) -> None:
+        """Do so on fewer processors, so that replays are never late while energy is measured."""
+        every = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, every[: max(1, len(every) - _PROCESSORS_LEFT)])  # this thread's
+        self.compile(layers)
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
         """Begin to compile a kernel, once."""
@@ -598,7 +649,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     future.result()
             print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
             return
-        compiling = Thread(target=sweep.compile, args=(layers,), daemon=True)
+        compiling = Thread(target=sweep.compile_aside, args=(layers,), daemon=True)
         compiling.start()
         while options.after and not options.after.exists():
             time.sleep(0.1)

@@ -65,9 +65,9 @@ def read_phases(path: Path) -> list[Phase]:
     return [phase for phase in phases if len(phase.samples) >= 2 * RECENT]
 
 
-def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> KnownCooling:
+def learned(phases: Sequence[Phase], gpu: str, runs: int = EARLIER_RUNS) -> KnownCooling:
     """Return what a session with the first runs of a trace learns about the card."""
-    model = ThermalModel(phases[0].at_rest())
+    model = ThermalModel(phases[0].at_rest(), gpu=gpu)
     for phase in phases[1:]:
         if phase.is_idle:
             model.add_pause(phase.at_rest())
@@ -77,7 +77,7 @@ def learned(phases: Sequence[Phase], runs: int = EARLIER_RUNS) -> KnownCooling:
     return model.cooling
 
 
-def rows(rest: Phase, run: Phase, known: KnownCooling) -> Iterator[str]:
+def rows(rest: Phase, run: Phase, known: KnownCooling, gpu: str) -> Iterator[str]:
     """Yield the lines of a run after a rest: what is expected at each moment."""
     begin_s = run.samples[0].time_s
     end_c = fmean(one.temperature_c for one in run.samples[-RECENT:])
@@ -87,7 +87,7 @@ def rows(rest: Phase, run: Phase, known: KnownCooling) -> Iterator[str]:
             return
         cells = [f"{moment_s:g}", f"{part[-1].temperature_c:g}"]
         for remembered in (None, known):
-            found = ThermalModel(rest.at_rest(), remembered).settling(part, RECENT)
+            found = ThermalModel(rest.at_rest(), remembered, gpu).settling(part, RECENT)
             cells += [f"{found.settled_c:.1f}", f"{100 * found.gain_error:.2f} %"]
         yield f"| {run.name} | {' | '.join(cells)} | {end_c:.0f} after {run.seconds:.0f} s |"
 
@@ -124,6 +124,7 @@ def main() -> None:
     """Print a table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trace", type=Path)
+    parser.add_argument("--gpu", default="", help="tell the model the name of the GPU")
     parser.add_argument("--starts", action="store_true", help="compare windows that begin early")
     arguments = parser.parse_args()
     phases = read_phases(arguments.trace)
@@ -131,13 +132,13 @@ def main() -> None:
         print("| trials from, s | runs | off, root mean square |\n|---:|---:|---:|")
         print("\n".join(start_rows(phases)))
         return
-    known = learned(phases)
+    known = learned(phases, arguments.gpu)
     print("| kernel | s | °C | settled | error | settled, known card | error | at the end |")
     print("|---|---:|---:|---:|---:|---:|---:|---|")
     for rest, run in itertools.pairwise(phases):
         is_first = rest is phases[0]
         if rest.is_idle and not run.is_idle and (is_first or rest.seconds >= REST_S):
-            print("\n".join(rows(rest, run, known)))
+            print("\n".join(rows(rest, run, known, arguments.gpu)))
 
 
 if __name__ == "__main__":

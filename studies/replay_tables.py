@@ -23,7 +23,17 @@ from pytest_gpuenergy.support import FormError, InputError, decode, read_bytes
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
 _ATTENTION = ("scaled_dot_product_attention", "softmax")
 _COPIES = ("cat", "copy", "clone", "contiguous", "reshape", "flatten", "to")
-_ORDER = ("products", "attention", "copies", "other calls", "exchanges", "links", "gaps")
+_ORDER = (
+    "products",
+    "attention",
+    "copies",
+    "other calls",
+    "exchanges",
+    "neighbours",
+    "links",
+    "gaps",
+)
+_TERMS = ("temperature_mj", "clocks_mj", "neighbours_mj", "links_mj", "gaps_mj")
 _WIDTH = 560
 _LARGEST_BYTES = 64 << 20
 
@@ -90,15 +100,24 @@ def table(steps: Sequence[Step]) -> str:
             one.accounts[0].level,
             _with_interval(one, "energy_mj"),
             _with_interval(one, "kernels_mj"),
-            *(_change(one.sum_of(name)) for name in ("temperature_mj", "links_mj", "gaps_mj")),
+            *(_change(one.sum_of(name)) for name in _TERMS),
             _change(one.sum_of("residual_mj")),
             f"{one.sum_of('predicted_mj') / one.sum_of('energy_mj') - 1:+.1%}",
             f"{one.time_ms:.4g}",
         )
         for one in steps
     ]
-    header = ("model", "step", "level", "measured (mJ)", "calls", "temperature", "links", "gaps")
-    return markdown_table((*header, "residual", "predicted", "time (ms)"), rows)
+    header = ("model", "step", "level", "measured (mJ)", "calls")
+    return markdown_table(
+        (
+            *header,
+            *(name.removesuffix("_mj") for name in _TERMS),
+            "residual",
+            "predicted",
+            "time (ms)",
+        ),
+        rows,
+    )
 
 
 def _with_interval(one: Step, name: str) -> str:
@@ -189,6 +208,7 @@ def _parts(one: Step) -> Iterator[tuple[str, float]]:
         for part in account.parts:
             sums[_kind(part.operator)] += part.energy_mj
         sums["links"] += account.links_mj
+        sums["neighbours"] += max(0.0, account.neighbours_mj)
         sums["gaps"] += max(0.0, account.gaps_mj)
     yield from sums.items()
 

@@ -1,8 +1,8 @@
-"""At which points a test of two independent parameters is run."""
+"""At which points a test is run each time, and at which only in the nightly run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -25,6 +25,19 @@ def each_once(first: Axis, second: Axis) -> list[Any]:
         for row, (name, one) in enumerate(rows)
         for column, (other_name, other) in enumerate(columns)
     ]
+
+
+def nightly(names: Iterable[str], similar: Collection[str]) -> list[Any]:
+    """All names, as parameters; those that show what others nearly show are thorough.
+
+    Raises:
+        ValueError: a similar one is not among the names.
+    """
+    names = list(names)
+    if unknown := set(similar).difference(names):
+        raise ValueError(f"{min(unknown)} is no point of the test")
+    thorough = [pytest.mark.thorough]
+    return [pytest.param(name, marks=thorough if name in similar else []) for name in names]
 
 
 def _named(axis: Axis) -> Iterator[tuple[str, tuple[Any, ...]]]:

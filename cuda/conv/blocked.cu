@@ -131,8 +131,9 @@ __device__ __forceinline__ void copy_element(unsigned to, const Element* from, b
 
 __device__ __forceinline__ void copy_step(const Stage& stage, const Element* data,
                                           const Element* weight, const Corner*, const Tile& tile,
-                                          int step, int thread) {
+                                          int step, bool weights, int thread) {
   copy_pixels(stage.pixels, data, tile, step, thread);
+  if (!weights) return;
   int first = step / PARTS_OF_WINDOW * CHANNELS, row = step % PARTS_OF_WINDOW;
   int warp = thread / 32, lane = thread % 32;
   const Element* rows = weight + (tile.group * GROUP_OUT + tile.channel + warp) * K + first * TAPS +

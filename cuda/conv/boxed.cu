@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_weights(Element* to, const CUtensorMap& map
 __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorMap& weight,
                                         Element* stages, Barrier* full, Barrier* ready,
                                         Barrier* empty, int begin, int end) {
-  int thread = threadIdx.x % 128;
+  int thread = threadIdx.x % 128, begun = 0;
   Ring ring;
   if (thread == 0) {
 #if EARLY
@@ -51,7 +51,9 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
       for (int step = begin; step < end; ++step) {
         wait(empty[ring.stage], ring.parity ^ 1);
         Stage stage = stage_at(stages, ring.stage);
-        arrive_expecting(full[ring.stage], (P_STAGE + C_STAGE) * static_cast<int>(sizeof(Element)));
+        bool weights = has_new_weights(begun++);
+        arrive_expecting(full[ring.stage],
+                         (P_STAGE + (weights ? C_STAGE : 0)) * static_cast<int>(sizeof(Element)));
 #pragma unroll
         for (int i = 0; i < BOXES; ++i) {
           int box = step * BOXES + i, tap = box / CHANNEL_BOXES, first = box % CHANNEL_BOXES * LINE;
@@ -59,6 +61,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
           copy_windows(stage.pixels + i * TILE_P * LINE, data,
                        any ? tile.group * GROUP_IN + first : CI, at, tap % KW * DILATION,
                        any ? tap / KW * DILATION : 0, full[ring.stage]);
+          if (!weights) continue;
           copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,
                        tile.group * GROUP_OUT + tile.channel, full[ring.stage]);
         }
@@ -71,9 +74,11 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
       for (int step = begin; step < end; ++step) {
         wait(full[ring.stage], ring.parity);
         Stage stage = stage_at(stages, ring.stage);
-        write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights,
-                                                   thread - 32);
-        written_for_async();
+        if (has_new_weights(begun++)) {
+          write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights,
+                                                     thread - 32);
+          written_for_async();
+        }
         arrive_as_warp(ready[ring.stage]);
         ring.advance();
       }

@@ -5,10 +5,13 @@
 constexpr int AHEAD = STAGES - 2;
 
 // The copies of this thread for the oldest step are in shared memory: it is full after all threads.
-__device__ __forceinline__ void finish_stage(const Stage& stage, int thread, Barrier& full) {
+__device__ __forceinline__ void finish_stage(const Stage& stage, bool weights, int thread,
+                                             Barrier& full) {
 #if SPLIT
-  meet_copying();
-  write_rest_of_weights(stage, thread);
+  if (weights) {
+    meet_copying();
+    write_rest_of_weights(stage, thread);
+  }
 #endif
   written_for_async();
   arrive_as_warp(full);
@@ -19,7 +22,7 @@ __device__ __forceinline__ void produce(const Element* data, const Element* weig
                                         Barrier* full, Barrier*, Barrier* empty, int begin,
                                         int end) {
   __shared__ Corner corners[CORNERS ? TILE_P : 1];
-  int thread = threadIdx.x % 128, under_way = 0;
+  int thread = threadIdx.x % 128, under_way = 0, begun = 0, finished = 0;
   Ring ring, oldest;
   for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
     Tile tile = tile_at(number);
@@ -30,12 +33,14 @@ __device__ __forceinline__ void produce(const Element* data, const Element* weig
     }
     for (int step = begin; step < end; ++step) {
       wait(empty[ring.stage], ring.parity ^ 1);
-      copy_step(stage_at(stages, ring.stage), data, weight, corners, tile, step, thread);
+      copy_step(stage_at(stages, ring.stage), data, weight, corners, tile, step,
+                has_new_weights(begun++), thread);
       commit();
       ring.advance();
       if (++under_way > AHEAD) {
         wait_for_copies<AHEAD>();
-        finish_stage(stage_at(stages, oldest.stage), thread, full[oldest.stage]);
+        finish_stage(stage_at(stages, oldest.stage), has_new_weights(finished++), thread,
+                     full[oldest.stage]);
         oldest.advance();
         --under_way;
       }
@@ -43,7 +48,8 @@ __device__ __forceinline__ void produce(const Element* data, const Element* weig
   }
   wait_for_copies<0>();
   for (; under_way > 0; --under_way) {
-    finish_stage(stage_at(stages, oldest.stage), thread, full[oldest.stage]);
+    finish_stage(stage_at(stages, oldest.stage), has_new_weights(finished++), thread,
+                 full[oldest.stage]);
     oldest.advance();
   }
 }

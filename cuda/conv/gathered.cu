@@ -46,10 +46,45 @@ __device__ __forceinline__ bool is_inside(const Corner& corner, const Tap& tap) 
   return static_cast<unsigned>(corner.y + tap.y) < H && static_cast<unsigned>(corner.x + tap.x) < W;
 }
 
+// Whether elements that are copied one by one have 16 bits: no copy past the registers is so short. A thread loads
+// those of a piece, all at once, and stores them together.
+template <int COUNT>
+constexpr bool LOADED = COUNT * sizeof(Element) < 4;
+
+struct alignas(16) Loaded {
+  unsigned short of[PIECE];
+};
+
+__device__ __forceinline__ unsigned short bits_at(const Element* from, bool exists) {
+  return exists ? __ldg(reinterpret_cast<const unsigned short*>(from)) : 0;
+}
+
 #if NHWC
 // Copy lines: elements `first` and the following ones of windows.
+__device__ __forceinline__ void load_pixels(Element* stage, const Element* data,
+                                            const Corner* corners, int first, int thread) {
+  constexpr int ALONG = LINE / PIECE, DOWN = 32 * WARPS / ALONG;
+  int column = thread % ALONG * PIECE, line = thread / ALONG;
+  Tap taps[PIECE];
+#pragma unroll
+  for (int i = 0; i < PIECE; ++i) taps[i] = tap_at(first + column + i);
+#pragma unroll 2
+  for (int down = 0; down < TILE_P; down += DOWN) {
+    if (TILE_P % DOWN != 0 && line + down >= TILE_P) continue;
+    Corner corner = corners[line + down];
+    Loaded piece;
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) {
+      bool exists = (ALL_K || first + column + i < K) && is_inside(corner, taps[i]);
+      piece.of[i] = bits_at(data + (exists ? corner.element + taps[i].element : 0), exists);
+    }
+    *reinterpret_cast<Loaded*>(stage + place_in(line + down, column)) = piece;
+  }
+}
+
 __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
                                             const Corner* corners, int first, int thread) {
+  if constexpr (LOADED<WIDTH>) return load_pixels(stage, data, corners, first, thread);
   constexpr int ALONG = LINE / WIDTH, DOWN = 32 * WARPS / ALONG;
   int column = thread % ALONG * WIDTH, line = thread / ALONG;
   Tap tap = tap_at(first + column);
@@ -121,8 +156,28 @@ __device__ __forceinline__ void copy_pixels(Element* stage, const Element* data,
 }
 #endif
 
+__device__ __forceinline__ void load_weights(Element* stage, const Element* weight,
+                                             const Tile& tile, int first, int thread) {
+  constexpr int ALONG = LINE / PIECE, DOWN = 32 * WARPS / ALONG;
+  int column = thread % ALONG * PIECE, line = thread / ALONG;
+  const Element* from = weight + (tile.group * GROUP_OUT + tile.channel + line) * K + first + column;
+#pragma unroll 2
+  for (int down = 0; down < TILE_C; down += DOWN) {
+    if (TILE_C % DOWN != 0 && line + down >= TILE_C) continue;
+    bool any = ALL_C || tile.channel + line + down < GROUP_OUT;
+    Loaded piece;
+#pragma unroll
+    for (int i = 0; i < PIECE; ++i) {
+      bool exists = any && (ALL_K || first + column + i < K);
+      piece.of[i] = bits_at(exists ? from + down * K + i : weight, exists);
+    }
+    *reinterpret_cast<Loaded*>(stage + place_in(line + down, column)) = piece;
+  }
+}
+
 __device__ __forceinline__ void copy_weights(Element* stage, const Element* weight,
                                              const Tile& tile, int first, int thread) {
+  if constexpr (LOADED<WEIGHT_WIDTH>) return load_weights(stage, weight, tile, first, thread);
   constexpr int ALONG = LINE / WEIGHT_WIDTH, DOWN = 32 * WARPS / ALONG;
   int column = thread % ALONG * WEIGHT_WIDTH, line = thread / ALONG;
   bool any = ALL_K || first + column < K;
@@ -138,9 +193,9 @@ __device__ __forceinline__ void copy_weights(Element* stage, const Element* weig
 
 __device__ __forceinline__ void copy_step(const Stage& stage, const Element* data,
                                           const Element* weight, const Corner* corners,
-                                          const Tile& tile, int step, int thread) {
+                                          const Tile& tile, int step, bool weights, int thread) {
   copy_pixels(stage.pixels, data, corners, step * LINE, thread);
-  copy_weights(stage.weights, weight, tile, step * LINE, thread);
+  if (weights) copy_weights(stage.weights, weight, tile, step * LINE, thread);
 }
 
 __device__ __forceinline__ void write_rest_of_weights(const Stage& stage, int thread) {

@@ -6,6 +6,7 @@
 //   FROM_NHWC          whether channels are the inner dimension already
 //   PACK_IMAGES, PACK_PLANE, PACK_CI, PACK_CO, PACK_TAPS   images, pixels of one, channels, elements of a window
 //   PADDED             channels with the padding
+//   PACK_WIDTH         channels of a row that are read at once: as many of a piece as divide them
 //   UNROLLED           whether each row of each pixel's window is written with all its channels, one after the
 //                      other: those are the PADDED elements then
 //   PACK_COLUMNS, PACK_WINDOW, PACK_STRIDE   columns of an image and of a window, and the stride (with PADDING,
@@ -17,10 +18,34 @@
 
 constexpr int PACK_THREADS = 256;
 
-// Copy rows of PACK_CI elements to rows of PADDED ones, a row to each few threads.
+constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
+
+// So many elements that follow each other, at a multiple of their bytes.
+template <int COUNT>
+struct alignas(COUNT * sizeof(Element)) PackedPiece {
+  Element of[COUNT];
+};
+
+// Copy rows of PACK_CI elements to rows of PADDED ones, a piece to each thread, so that all its loads are under
+// way at once.
 __device__ void pad_rows(Element* to, const Element* from, int rows, int block) {
-  int place = block * PACK_THREADS + threadIdx.x, row = place / PADDED, channel = place % PADDED;
-  if (row < rows) to[place] = channel < PACK_CI ? from[row * PACK_CI + channel] : Element(0.0f);
+  int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
+  int first = place % PACK_PIECES * PACK_PIECE;
+  if (row >= rows) return;
+  const Element* channels = from + row * PACK_CI + first;
+  PackedPiece<PACK_PIECE> piece;
+#pragma unroll
+  for (int i = 0; i < PACK_PIECE; i += PACK_WIDTH) {
+    if (first + i < PACK_CI) {
+      auto some = *reinterpret_cast<const PackedPiece<PACK_WIDTH>*>(channels + i);
+#pragma unroll
+      for (int j = 0; j < PACK_WIDTH; ++j) piece.of[i + j] = some.of[j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < PACK_WIDTH; ++j) piece.of[i + j] = Element(0.0f);
+    }
+  }
+  reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 
 // Turn 32 channels and 32 pixels of an image.
@@ -67,12 +92,6 @@ __device__ void turn_windows(Element* to, const Element* from, int block) {
 #endif
 
 #if UNROLLED
-constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
-
-struct alignas(16) PackedPiece {
-  Element of[PACK_PIECE];
-};
-
 // Where an element of a row of a window is: in which column, and in which channel. The order is that in which they
 // follow each other in the weights.
 __device__ __forceinline__ int column_of(int k) {
@@ -88,7 +107,7 @@ __device__ void unroll_pixels(Element* to, const Element* from, int block) {
   int place = block * PACK_THREADS + threadIdx.x, pixel = place / PACK_PIECES;
   int row = pixel / OW, left = pixel % OW * PACK_STRIDE - PADDING;
   if (row >= IMAGES * H) return;
-  PackedPiece piece;
+  PackedPiece<PACK_PIECE> piece;
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
     int k = place % PACK_PIECES * PACK_PIECE + i, x = left + column_of(k) * DILATION;
@@ -97,14 +116,14 @@ __device__ void unroll_pixels(Element* to, const Element* from, int block) {
     bool exists = k < PACK_WINDOW * PACK_CI && x >= 0 && x < PACK_COLUMNS;
     piece.of[i] = exists ? from[at] : Element(0.0f);
   }
-  reinterpret_cast<PackedPiece*>(to)[place] = piece;
+  reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 
 // Write the weights in the same order.
 __device__ void unroll_windows(Element* to, const Element* from, int block) {
   int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
   if (row >= PACK_CO * KH) return;
-  PackedPiece piece;
+  PackedPiece<PACK_PIECE> piece;
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
     int k = place % PACK_PIECES * PACK_PIECE + i;
@@ -112,7 +131,7 @@ __device__ void unroll_windows(Element* to, const Element* from, int block) {
                        : ((row / KH * PACK_CI + channel_of(k)) * KH + row % KH) * PACK_WINDOW + column_of(k);
     piece.of[i] = k < PACK_WINDOW * PACK_CI ? from[at] : Element(0.0f);
   }
-  reinterpret_cast<PackedPiece*>(to)[place] = piece;
+  reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 #endif
 

@@ -19,6 +19,7 @@
 //   DIVIDED            pixels that are divided into tiles: all, those of an image, or a row of the output
 //   SPLIT              whether elements are split (3xtf32), as in gemm/mma.cu
 //   WARPS              warps of a block that copy
+//   STAGES             on Hopper, steps in shared memory; WEIGHTS_STAY: whether each has the same weights in all tiles
 
 constexpr int TAPS = KH * KW, K = GROUP_IN * TAPS;
 constexpr int PLANE = OH * OW, PIXELS = IMAGES * PLANE;
@@ -59,6 +60,13 @@ struct Stage {
 };
 
 __device__ Stage stage_at(Element* stages, int number);  // see implicit.cu
+
+#ifdef WEIGHTS_STAY
+// Whether a step of a block, of which so many came before, needs other weights than its stage has.
+__device__ __forceinline__ bool has_new_weights(int before) {
+  return !WEIGHTS_STAY || before < STAGES;
+}
+#endif
 
 // ---- Split elements
 

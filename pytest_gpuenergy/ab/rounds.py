@@ -11,7 +11,7 @@ from statistics import fmean
 from pytest_gpuenergy.ab.exhibit import Exhibit
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.energy import EnergyMeter, MeterSettings, Reading
-from pytest_gpuenergy.engine import SWINGS_S, check_again, lock_flags
+from pytest_gpuenergy.engine import check_again, lock_flags
 from pytest_gpuenergy.gate import (
     SLIGHT_FLAGS,
     Doubt,
@@ -27,13 +27,8 @@ from pytest_gpuenergy.gate import (
 from pytest_gpuenergy.record import Estimate, Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
 
-SHORT = MeterSettings(
-    restrained_warmup_s=SWINGS_S, min_trials=3, relative_half_width=math.inf, corrected=False
-)
-"""Settings of one turn: few trials suffice, because the precision is taken from the rounds.
-
-The card idles between two turns, so its power swings anew in each if the limit holds it back.
-"""
+SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
+"""Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
 
 SPARE_ROUNDS = 4
 """The number of rounds of a pair that are measured again because of a slight flag.

@@ -12,6 +12,8 @@ from .advice_views import (
 )
 from .field import (
     Field as Field,
+    measured_names as measured_names,
+    named_after as named_after,
     select_model as select_model,
     single_model as single_model,
 )

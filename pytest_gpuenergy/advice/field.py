@@ -10,11 +10,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_gpuenergy.advice.plans import PlanOption
-from pytest_gpuenergy.record import Measurement, setpoint_order, setpoints
+from pytest_gpuenergy.record import WIDE_FLAGS, Measurement, setpoint_order, setpoints, split_mode
 from pytest_gpuenergy.report import Report, Subjects, by_model
 from pytest_gpuenergy.support import InputError, emulated_mark
 
 _NAMED = 5
+_VARIANT_PARAMETERS = ("mode", "layout", "dtype")
+"""The parameters in which a convolution may differ from another one of the same sizes."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,48 @@ class Model(NamedTuple):
         return f"{self.gpu_name}{emulated_mark(self.emulated)}"
 
 
+def measured_names(measurements: Sequence[Measurement]) -> set[str]:
+    """Return the names of workloads with clean figures, also those that they have in every mode."""
+    usable = [m.workload for m in measurements if is_usable(m)]
+    return {name for w in usable for name in (w.name, split_mode(w.name, w.parameters)[0])}
+
+
+def named_after(
+    measurements: Sequence[Measurement], layers: Mapping[str, Mapping[str, object]]
+) -> list[Measurement]:
+    """Rename measurements so that a layer without any has those of a convolution of equal sizes.
+
+    Equal sizes mean the same work under another name, in every mode and layout.
+
+    Args:
+        measurements: the measurements.
+        layers: the parameters of the layers that are wanted, by their names.
+    """
+    plain = [split_mode(m.workload.name, m.workload.parameters)[0] for m in measurements]
+    measured = {name for name, m in zip(plain, measurements, strict=True) if is_usable(m)}
+    found = []
+    for name, m in zip(plain, measurements, strict=True):
+        equals = [
+            layer
+            for layer, parameters in layers.items()
+            if layer not in measured and (sizes := _sizes(parameters))
+            if sizes == _sizes(m.workload.parameters)
+        ]
+        if name in layers or not equals:
+            found.append(m)
+        for layer in equals if name not in equals else ():
+            renamed = m.workload.name.replace(name, layer, 1)
+            found.append(replace(m, workload=replace(m.workload, name=renamed)))
+    return found
+
+
+def _sizes(parameters: Mapping[str, object]) -> dict[str, object] | None:
+    """Return what convolutions of the same sizes have in common; None for another kind."""
+    if parameters.get("kind") != "conv2d":
+        return None
+    return {name: value for name, value in parameters.items() if name not in _VARIANT_PARAMETERS}
+
+
 def select_model(reports: Sequence[Report], name: str) -> list[Report]:
     """Return the parts of reports that are of the GPU model whose name contains ``name``.
 
@@ -199,7 +243,10 @@ def listed(names: Sequence[str]) -> str:
 
 
 def is_usable(m: Measurement) -> bool:
-    """Return whether a measurement has clean figures."""
+    """Return whether a measurement has clean figures; how wide their intervals are does not matter.
+
+    Advice has intervals too, which follow from these.
+    """
     return not _why_not(m)
 
 
@@ -207,6 +254,6 @@ def _why_not(m: Measurement) -> str:
     """Why a measurement cannot be used; empty if it can."""
     if not m.measured:
         return "only verified" if m.verified_only else "failed"
-    if m.validity:
-        return f"flagged {m.validity[0]}"
+    if doubts := [flag for flag in m.validity if flag not in WIDE_FLAGS]:
+        return f"flagged {doubts[0]}"
     return "" if m.time_ms and m.energy_mj else "without energy"

@@ -147,8 +147,8 @@ def has_modes(measurements: Sequence[Measurement]) -> bool:
     """Return whether a workload was measured in several modes or layouts."""
     found: dict[str, set[tuple[str, str]]] = {}
     for m in measurements:
-        name, *variant = split_mode(m.workload.name, m.workload.parameters)
-        found.setdefault(name, set()).add((variant[0], variant[1]))
+        name, mode, layout = split_mode(m.workload.name, m.workload.parameters)
+        found.setdefault(name, set()).add((_mode_of(m, mode), layout))
     return any(len(variants) > 1 for variants in found.values())
 
 
@@ -189,11 +189,13 @@ def compare_modes(
         )
     own = {key: {m.node_id for m in rows} for key, rows in kept.items()}
     _mix_exact(kept)
-    layers = list(dict.fromkeys(m.workload.name for key in ours for m in kept[key]))
+    candidates = [m for key in ours for m in kept[key]]
+    clean = [m for m in candidates if is_usable(m)]
+    layers = list(dict.fromkeys(m.workload.name for m in clean or candidates))
     if unknown := [name for name in weights if name not in layers]:
         raise InputError(
-            f"--weights names {unknown[0]!r}, of which there is no measurement: there are "
-            f"{listed(layers)}."
+            f"--weights names {unknown[0]!r}, of which there is no clean measurement: there "
+            f"are {listed(layers)}."
         )
     fields = {key: _field(report, rows, weights) for key, rows in kept.items()}
     setpoint = _setpoint(fields, layers, baseline)
@@ -213,7 +215,15 @@ def compare_modes(
 
 
 def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measurement]]:
-    """Return the measurements of each mode, under the names that workloads have in every mode."""
+    """Return the measurements of each mode, under the names that workloads have in every mode.
+
+    The kernels of cuDNN have groups of their own if there are others.
+    """
+    cudnn_ids = {m.node_id for m in measurements if _is_cudnn_ids(m)}
+    has_others = any(
+        m.node_id not in cudnn_ids and split_mode(m.workload.name, m.workload.parameters)[1]
+        for m in measurements
+    )
     groups: dict[ModeKey, list[Measurement]] = {}
     everywhere = []
     for m in measurements:
@@ -221,12 +231,21 @@ def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measureme
         if mode == _ANY_MODE:
             everywhere.append(m)
             continue
-        mode = arithmetic(m) or mode  # that of a measurement with a bound of its own may be looser
-        library = CUDNN if m.kernel.label.casefold().startswith(CUDNN.casefold()) else ""
+        mode = _mode_of(m, mode)
+        library = CUDNN if has_others and m.node_id in cudnn_ids else ""
         rest = {key: value for key, value in m.workload.parameters.items() if key != "mode"}
         renamed = replace(m, workload=replace(m.workload, name=name, parameters=rest))
         groups.setdefault(ModeKey(mode, layout, library), []).append(renamed)
     return {key: groups[key] + everywhere for key in sorted(groups, key=lambda key: key.order)}
+
+
+def _mode_of(m: Measurement, mode: str) -> str:
+    """Return the mode of a measurement; one with a bound of its own may have a looser one."""
+    return (arithmetic(m) or mode) if mode != _ANY_MODE else mode
+
+
+def _is_cudnn_ids(m: Measurement) -> bool:
+    return m.kernel.label.casefold().startswith(CUDNN.casefold())
 
 
 def _mix_exact(kept: dict[ModeKey, list[Measurement]]) -> None:

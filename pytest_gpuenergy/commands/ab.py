@@ -48,13 +48,13 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
         metavar="N",
         type=_rounds,
         default=ROUNDS,
-        help="How often each revision is measured at most; the rounds of a kernel end as soon as "
-        f"its verdicts are clear (default: {ROUNDS})",
+        help="The most times that each revision is measured; a kernel's rounds end as soon as its "
+        f"verdicts are clear (default: {ROUNDS})",
     )
     parser.add_argument(
         "--precision",
         metavar="PERCENT",
-        help="Go on, too, until all intervals are this narrow to either side, such as 0.5%%",
+        help="Also go on until no interval is wider than this to either side, such as 0.5%%",
     )
     parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
     add_clock_options(parser, several=True)
@@ -115,7 +115,10 @@ def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
 
 
 def _item_names(expression: str) -> str:
-    """Replace ids in the expression by items' names, as no worktree has the latest run."""
+    """Replace ids in the expression by the names of their items.
+
+    An id stands for an item of the latest run, which the worktrees do not have.
+    """
     from pytest_gpuenergy.report import latest_run, with_item_names
 
     try:

@@ -21,6 +21,7 @@ from pytest_gpuenergy.support import InputError, ReportInputError
 if TYPE_CHECKING:
     from pytest_gpuenergy.advice import Acceptance, Goal
     from pytest_gpuenergy.report import Report
+    from pytest_gpuenergy.workloads import Workload
 
 _MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
@@ -35,9 +36,9 @@ def add_parser(subparsers: Subparsers) -> None:
         summary="Advise which power limit, clock and kernels are best for measured workloads",
         description="The workloads that are chosen, by default all of the report, run one after "
         "another at one setpoint: the EDP that is least is that of their sums. Each is advised by "
-        "itself too. Flagged and failed measurements are left out. Of workloads that were measured "
-        "in several modes, the modes are compared, and the best of those that you accept is "
-        "advised.",
+        "itself too. Flagged and failed measurements are left out, unless only their intervals are "
+        "wide. Of workloads that were measured in several modes, the modes are compared, and the "
+        "best of those that you accept is advised.",
         example="""
 gpuenergy advise
 gpuenergy advise sweep.json --network resnet --weights resnet03=3,resnet06=4
@@ -106,20 +107,26 @@ def run(arguments: Namespace) -> int:
         has_modes,
         json_document,
         markdown,
+        measured_names,
         terminal,
     )
     from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.workloads import network, split_words
+    from pytest_gpuenergy.workloads import OCCURRENCES, find_workload, network, split_words
 
     goal = _goal(arguments)
     weights, accepted = _weights(arguments.weights), _accepted(arguments)
     check_outputs({"json": arguments.json, "md": arguments.md}, arguments.runs)
-    report = _chosen(arguments)
-    expected = [
-        workload.name
+    layers = [
+        workload
         for word in split_words(arguments.network)
         for workload in network(word, Path.cwd())
     ]
+    names_layers = (word for word in split_words(arguments.weights) if word in OCCURRENCES)
+    layers += [find_workload(name) for word in names_layers for name in OCCURRENCES[word]]
+    report = _chosen(arguments, layers)
+    expected = list(dict.fromkeys(workload.name for workload in layers))
+    measured = measured_names(report.measurements)
+    weights = {n: times for n, times in weights.items() if n in measured or n not in expected}
     modes = None
     if _names_modes(arguments) or has_modes(report.measurements):
         modes = compare_modes(report, accepted, goal, weights=weights, baseline=arguments.baseline)
@@ -141,11 +148,17 @@ def run(arguments: Namespace) -> int:
     return 0 if is_complete else 1
 
 
-def _chosen(arguments: Namespace) -> Report:
-    """Merge the runs, and keep the GPU model and the workloads that are named."""
+def _chosen(arguments: Namespace, layers: Sequence[Workload]) -> Report:
+    """Merge the runs, and keep the GPU model and the workloads that are named.
+
+    Args:
+        arguments: those of the command.
+        layers: the layers of networks that are named. One that was not measured has the figures of
+            a workload of the same sizes.
+    """
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.advice import select_model, single_model
+    from pytest_gpuenergy.advice import named_after, select_model, single_model
     from pytest_gpuenergy.commands.runs import find_runs, select
     from pytest_gpuenergy.report import load_report, merge
 
@@ -157,8 +170,9 @@ def _chosen(arguments: Namespace) -> Report:
     except ReportInputError:
         single_model(*reports)  # its error says what to do
         raise
+    wanted = {} if arguments.case else {layer.name: layer.parameters for layer in layers}
     chosen = select(
-        report.measurements,
+        named_after(report.measurements, wanted),
         arguments.case,
         arguments.network,
         Path.cwd(),

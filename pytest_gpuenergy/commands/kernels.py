@@ -139,7 +139,8 @@ def _show(arguments: Namespace) -> int:
     files = chosen_files(arguments)
     if len(names := dict.fromkeys(file.workload.name for file in files)) > 1:
         raise InputError(
-            f"{word} is meant in several modes or layouts: name one of {', '.join(names)}."
+            f"There are kernels of {word} in several modes or layouts: name one of "
+            f"{', '.join(names)}."
         )
     file = only_set(files, word)
     if arguments.rank is None and len(file.records) > 1:
@@ -163,9 +164,11 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-_ONLY_RECORDS = ("case", "network", "mode", "layout", "bias", "relu", "kernels", "tuner")
 _OUT = Path("exported")
+_ONLY_RECORDS = ("case", "network", "mode", "layout", "bias", "relu", "kernels", "tuner")
+"""The options of ``export`` that choose among record files, and are refused beside ``--gemm``."""
 _ONLY_PRODUCTS = ("contender", "gpu_device")
+"""Those that need ``--gemm``."""
 
 
 def _add_export(actions: Subparsers) -> ArgumentParser:

@@ -399,11 +399,11 @@ class Device(ABC):
         """
         return
 
-    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- as `renew`
+    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- no process, no imports
         """Tell which Python modules the next kernel probably needs, so that they can be imported.
 
         That takes place while a kernel is measured. A kernel never runs in a process that has
-        imported more than it needs.
+        imported more than it needs. A device without such processes has nothing to do.
         """
 
     def aside(self) -> AbstractContextManager[list[str]] | None:

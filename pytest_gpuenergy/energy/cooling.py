@@ -12,7 +12,7 @@ slow one. The average reflects this, which the most likely model alone would not
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -50,12 +50,15 @@ class _SinkKind(NamedTuple):
 
 
 _KINDS = (
-    _SinkKind(25.0, 0.8, 2.0, 2.0, 0.0, 1.0),
+    _SinkKind(25.0, 0.8, 1.5, 1.0, 0.0, 1.0),
     _SinkKind(14.0, 0.5, 13.0, 5.0, 0.0, 2.0),
     _SinkKind(14.0, 0.5, 13.0, 5.0, 7.0, 4.0),
 )
-"""The kinds, which are equally likely: cooled like the H200s of docs/notes/temperature.md; like the
-H100s there, after a rest; and like these H100s, still warm from another process's load."""
+"""The kinds: cooled like the H200s of docs/notes/temperature.md; like the H100s there, after a
+rest; and like these H100s, still warm from another process's load."""
+_SHARES_OF_KINDS: Mapping[str, tuple[float, ...]] = {"H200": (0.9, 0.05, 0.05)}
+"""The probability of each kind where the GPU's name contains a text; others are equally likely. On
+each H200 so far, in several servers, the heat sink's temperature rose by 1 to 2 K."""
 _AIR_K = np.array([-25.0, 15.0])
 """The mean and standard deviation of the temperature without power, relative to the first sample,
 if the power before the first sample is the greatest seen."""
@@ -67,8 +70,8 @@ _READING_K = 2.5
 _KIND_WEIGHTS = np.exp(
     [-0.5 * (np.log(_CONSTANTS_S / kind.usual_s) / kind.spread) ** 2 for kind in _KINDS]
 )
-_KIND_WEIGHTS /= _KIND_WEIGHTS.sum(axis=1, keepdims=True) * len(_KINDS)
-"""The probability assumed at first for each model; shape (kinds, time constants)."""
+_KIND_WEIGHTS /= _KIND_WEIGHTS.sum(axis=1, keepdims=True)
+"""The probability assumed at first for each time constant; shape (kinds, time constants)."""
 
 _PARAMETERS = 4
 _DIE, _SINK = 1, 2
@@ -123,16 +126,19 @@ class SinkModels:
     Args:
         remembered: how the card was cooled in an earlier session; None if that is unknown. It adds
             models to the usual ones, which gain weight if the card is cooled differently now.
+        gpu: the GPU's name, which tells how such cards are cooled; empty if it is unknown.
 
     Attributes:
         sink_s: the time constant of the heat sink in each model.
     """
 
-    def __init__(self, remembered: KnownCooling | None = None) -> None:
+    def __init__(self, remembered: KnownCooling | None = None, gpu: str = "") -> None:
         self._remembered = remembered
         kinds = len(_KINDS) + (remembered is not None)
         self.sink_s: _Floats = np.tile(_CONSTANTS_S, kinds)
-        weights = _KIND_WEIGHTS
+        equal = (1 / len(_KINDS),) * len(_KINDS)
+        shares = (shares for name, shares in _SHARES_OF_KINDS.items() if name in gpu)
+        weights = np.array(next(shares, equal))[:, np.newaxis] * _KIND_WEIGHTS
         if remembered is not None:
             # Square roots, because an earlier session may have been too sure.
             again = np.sqrt(np.array(remembered.weights)) + 1e-6

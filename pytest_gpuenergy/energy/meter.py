@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
@@ -26,7 +26,12 @@ from pytest_gpuenergy.energy.sensors import (
     read_temperature,
     read_throttle_state,
 )
-from pytest_gpuenergy.energy.steadiness import MeterSettings, PowerHistory, Steadiness
+from pytest_gpuenergy.energy.steadiness import (
+    SWING_S,
+    MeterSettings,
+    PowerHistory,
+    Steadiness,
+)
 from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
 from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode, keep_for_later
 
@@ -45,6 +50,9 @@ MIN_PAUSE_S = 5.0
 SETTLED = 0.003
 """The root mean square of the change of power still possible, as a fraction, at which the
 preheating ends."""
+_FIRST_ERROR = 0.007
+"""The relative standard error of the settled power at which the first heat-up ends: an interval of
+1.5 %. Whoever waits for a first result would wait several seconds for each further 0.1 %."""
 _LOOK_S, _WORTHWHILE = 4.0, 0.002
 """Heating goes on for what a card still has to warm by, or if it has reduced the possible change of
 power by at least this fraction within this time. An H200 of which nothing was known had 2.6 % left
@@ -55,6 +63,16 @@ _NEWS_S = 1.0
 
 Announce = Callable[[float], object]
 """A function that is called once in a heat-up with the seconds that it may still last."""
+
+
+@dataclass(frozen=True)
+class _Heating:
+    """A heater at work, the events that end it and that tell that it has begun, and its thread."""
+
+    heater: Heater
+    stop: Event
+    under_way: Event
+    thread: Thread
 
 
 class EnergyMeter:
@@ -84,6 +102,7 @@ class EnergyMeter:
         self._source = source
         self._ended_s = device.clock.now_s()
         self._has_run = False
+        self._heating: _Heating | None = None
 
     @property
     def source(self) -> EnergySource:
@@ -98,17 +117,26 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def heating(self) -> Iterator[None]:
-        """Heat a card that has rested while the caller does something else, such as to compile.
+        """Heat a card that has rested while the caller does something else; see `begin_heating`."""
+        self.begin_heating()
+        try:
+            yield
+        finally:
+            self.end_heating()
+
+    def begin_heating(self) -> None:
+        """Heat a card that has rested until `end_heating` or `measure`. Idempotent.
 
         Another load does that, and the thermal model follows it as it follows a kernel. It ends
-        with the context, however warm the card is then. If it fails, the card is heated later.
+        then, however warm the card is. If it fails, the card is heated later.
         """
+        if self._heating is not None:
+            return
         now_s = self._device.clock.now_s()
         pause_s = now_s - self._ended_s
         has_rested = not self._has_run or pause_s > MIN_PAUSE_S
         heater = self._device.heater() if has_rested and self._settings.preheat_s else None
         if heater is None:
-            yield
             return
         self._preheat.paused(pause_s)
         self._ended_s = now_s
@@ -116,14 +144,18 @@ class EnergyMeter:
         thread = Thread(
             target=self._heat, args=(heater, stop, under_way), name="heater", daemon=True
         )
+        self._heating = _Heating(heater, stop, under_way, thread)
         thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            if not under_way.is_set():
-                heater.end()
-            thread.join()
+
+    def end_heating(self) -> None:
+        """End what `begin_heating` has begun. Idempotent."""
+        heating, self._heating = self._heating, None
+        if heating is None:
+            return
+        heating.stop.set()
+        if not heating.under_way.is_set():
+            heating.heater.end()
+        heating.thread.join()
 
     def _heat(self, heater: Heater, stop: Event, under_way: Event) -> None:
         """Run a heater until ``stop`` is set or more heat tells nothing; set ``under_way``."""
@@ -161,6 +193,7 @@ class EnergyMeter:
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
+        self.end_heating()
         settings = settings or self._settings
         while True:
             reading = evaluate(self._observe(repeater, settings), self.source, settings)
@@ -185,7 +218,7 @@ class EnergyMeter:
         start_s = self._device.clock.now_s()
         steadiness = Steadiness(source, settings, start_s)
         try:
-            warm, steadiness = self._warm_up(steadiness, before_w)
+            warm = self._warm_up(steadiness, before_w)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
             edges, meanwhile = self._run_trials(steadiness, warm)
@@ -204,7 +237,6 @@ class EnergyMeter:
         return Observation(
             start_s=start_s,
             before_w=before_w,
-            restrained=steadiness.restrained,
             warm=warm,
             edges=edges,
             timeline=timeline,
@@ -218,9 +250,7 @@ class EnergyMeter:
             heat_wall_s=heat_wall_s,
         )
 
-    def _warm_up(
-        self, steadiness: Steadiness, before_w: float | None
-    ) -> tuple[list[Edge], Steadiness]:
+    def _warm_up(self, steadiness: Steadiness, before_w: float | None) -> list[Edge]:
         source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
@@ -230,48 +260,57 @@ class EnergyMeter:
         # is steady shows after a second, unless nobody asks.
         asks = math.isfinite(settings.steady_slope_per_s)
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + asks * _STEADY_S)
-        steady = preheated = False
+        steady, preheated, limited_s = False, False, -math.inf
         while not (steady and preheated):
             edges.append(source.next_edge(stride))
             self._warmth.note(edges[-1])
             now_s = clock.now_s()
-            if settings.restrained_warmup_s and read_throttle_state(self._device).by_power_limit:
-                steadiness = replace(steadiness, restrained=True)
-                longest_s = max(longest_s, settings.restrained_warmup_s + 1.0)
+            if read_throttle_state(self._device).by_power_limit:
+                limited_s = now_s
+            # At the limit the power swings for seconds, about a mean that is steady.
+            swings = now_s - limited_s <= SWING_S
             long_enough = now_s - begin_s >= steadiness.warmup_s
             steady = now_s - begin_s >= longest_s or (
-                long_enough and steadiness.settled(edges, before_w)
+                long_enough and (swings or steadiness.settled(edges, before_w))
             )
             if steady and not settings.preheat_s:
                 break
             if steady and not preheated:
                 settling = self._warmth.settling(_recent(source, stride))
                 preheated = not self._preheat.goes_on(now_s, settling)
-        return edges, steadiness
+        return edges
 
     def _run_trials(
         self, steadiness: Steadiness, warm: Sequence[Edge]
     ) -> tuple[list[Edge], frozenset[ThrottleState]]:
         source, settings = steadiness.source, steadiness.settings
         earlier = [warm[index] for index in steadiness.like_trials(warm)]
-        edges, meanwhile = [warm[-1]], set()
+        edges, meanwhile, swing = [warm[-1]], set[ThrottleState](), steadiness.swing
+        limited = False
         while (
             len(edges) <= settings.min_trials  # which take long if the sensor's memory is long
             or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
+            or (limited and (len(edges) - 1) % swing)  # a part of a swing has another mean
         ):
             edges.append(source.next_edge(steadiness.stride))
             self._warmth.note(edges[-1])
             meanwhile.add(read_throttle_state(self._device))
+            limited = any(state.by_power_limit for state in meanwhile)
             measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
             if len(edges) <= settings.min_trials or measured_s < settings.min_measure_s:
+                continue
+            if limited and (len(edges) - 1) % swing:
                 continue
             times, _ = source.times_s([*earlier, *edges])
             energies_mj = [edge.energy_mj for edge in (*earlier, *edges)]
             powers = (np.diff(energies_mj) / np.diff(times)).tolist()
             before, own = powers[: len(earlier)], powers[len(earlier) :]
-            scatter = estimate(own, successive=True, before=before)
-            precise = scatter.relative_half_width <= settings.relative_half_width
-            if precise and not steadiness.drifts([*warm[:-1], *edges]):
+            scatter = estimate(own, successive=True, before=before, swing=swing if limited else 1)
+            if scatter.relative_half_width <= settings.relative_half_width and not (
+                steadiness.drifts_over_swings(own)
+                if limited
+                else steadiness.drifts([*warm[:-1], *edges])
+            ):
                 break
         return edges, frozenset(meanwhile)
 
@@ -300,6 +339,7 @@ class Preheat:
         self._announce = announce
         self._since_s: float | None = None
         self._is_announced = False
+        self._is_first = True
         self._recent: deque[tuple[float, float]] = deque()
 
     def paused(self, pause_s: float) -> None:
@@ -318,6 +358,7 @@ class Preheat:
         left_s = self._left_s - (now_s - self._since_s)
         if settling is None or left_s <= 0 or self._is_settled(now_s, settling):
             self.end(now_s)
+            self._is_first = self._is_first and not is_awaited
             return False
         if is_awaited and not self._is_announced and now_s - self._since_s >= _NEWS_S:
             self._is_announced = True
@@ -332,6 +373,8 @@ class Preheat:
             if abs(settling.gain) <= SETTLED and not is_worthwhile:
                 return True
         self._recent.append((now_s, settling.possible_gain))
+        if self._is_first and settling.gain_error <= _FIRST_ERROR:
+            return True
         return settling.possible_gain <= SETTLED
 
     def end(self, now_s: float) -> None:
@@ -373,7 +416,7 @@ class WarmthWatch:
             return
         pause = ThermalSample(self._device.clock.now_s(), power_w, temperature_c)
         if self._model is None:
-            self._model = ThermalModel(pause, self._recalled())
+            self._model = ThermalModel(pause, self._recalled(), self._device.name)
         else:
             self._model.add_pause(pause)
 

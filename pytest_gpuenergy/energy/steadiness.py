@@ -27,6 +27,13 @@ a kernel of 419 W after idling drew 0.35 % too little at 1.3 s and 0.23 % too li
 curve passes through the first of these points and lies above the others.
 """
 
+SWING_S = 1.0
+"""The period with which the power of a card swings that its power limit holds back.
+
+So much lies between neighbouring maxima of the power in 280 measurements on H100s and H200s, by the
+autocorrelation of their trials (docs/notes/trials-needed.md).
+"""
+
 PREHEAT_S = 5.0
 """The default time by which measurements may be extended until the temperature has settled."""
 
@@ -141,9 +148,6 @@ class MeterSettings:
         warmup_s: the least time under load before the first trial, without the memory of the energy
             source (the second over which the card averages its power), which is added.
         warmup_max_s: the time after which the trials begin even if the power is not steady.
-        restrained_warmup_s: the least time under load before the first trial if the power limit
-            slows the card, whose power and clock then swing for a while. If the power is not steady
-            by then, the heat-up is extended by a second.
         steady_slope_per_s: the change of power per second, as a fraction, below which the power is
             steady; infinite if the heat-up need not show that, which takes most of a second.
         settled: the largest effect of the former power, as a fraction, with which the heat-up ends;
@@ -153,7 +157,7 @@ class MeterSettings:
         min_trials: the least number of trials.
         min_measure_s: the least time of all trials together.
         max_measure_s: the time after which the trials end, once there are ``min_trials``, whatever
-            the interval.
+            the interval. At the power limit, they end after whole swings only, see `SWING_S`.
         min_launches: the least number of launches in the trials. If there were fewer, the kernel is
             measured again for long enough.
         relative_half_width: the relative half width of the energy's 95 % interval, by the trials'
@@ -171,7 +175,6 @@ class MeterSettings:
 
     warmup_s: float = 1.0
     warmup_max_s: float = 5.0
-    restrained_warmup_s: float = 0.0
     steady_slope_per_s: float = 0.01
     settled: float = 0.006
     trial_s: float = 0.1
@@ -196,25 +199,27 @@ class Steadiness:
         source: the source of the edges, already probed.
         settings: the settings of the meter.
         start_s: the start of the run on the device's clock.
-        restrained: whether the power limit has slowed the card in the heat-up.
     """
 
     source: EnergySource
     settings: MeterSettings
     start_s: float
-    restrained: bool = False
 
     @property
     def warmup_s(self) -> float:
         """The least time under load before the first trial."""
-        least_s = self.settings.warmup_s + self.source.memory_s
-        return max(least_s, self.settings.restrained_warmup_s) if self.restrained else least_s
+        return self.settings.warmup_s + self.source.memory_s
 
     @property
     def stride(self) -> int:
         """The length of a trial, in updates of the energy source."""
         length_s = max(self.settings.trial_s, self.source.memory_s)
         return max(1, round(length_s / self.source.period_s))
+
+    @property
+    def swing(self) -> int:
+        """The number of trials in a swing of the power, see `SWING_S`."""
+        return max(1, round(SWING_S / (self.stride * self.source.period_s)))
 
     def settled(self, warm: Sequence[Edge], before_w: float | None) -> bool:
         """Return whether the power is steady over the last second, so that the heat-up can end."""
@@ -232,6 +237,21 @@ class Steadiness:
         settled_s = self.start_s + self.warmup_s - _SPAN_S / 2
         slope = self._slope([edge for edge in edges if edge.time_s >= settled_s])
         return slope is None or slope.exceeds(self.settings.steady_slope_per_s)
+
+    def drifts_over_swings(self, powers: Sequence[float]) -> bool:
+        """Return whether the mean power of a swing changes from the first to the last.
+
+        A single swing does not show that.
+
+        Args:
+            powers: the powers of the trials.
+        """
+        if len(powers) < 2 * self.swing:
+            return False
+        first, last = powers[: self.swing], powers[-self.swing :]
+        between_s = (len(powers) - self.swing) * self.stride * self.source.period_s
+        change = (sum(last) - sum(first)) / self.swing * len(powers) / sum(powers)
+        return abs(change) / between_s > self.settings.steady_slope_per_s
 
     def like_trials(self, warm: Sequence[Edge]) -> list[int]:
         """Return indices of the edges in the heat-up's last second that are a trial's length apart.

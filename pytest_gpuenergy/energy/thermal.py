@@ -122,12 +122,15 @@ class ThermalModel:
     Args:
         start: a sample of the card at rest, before anything runs.
         remembered: how the card was cooled in an earlier session; None if that is unknown.
+        gpu: the GPU's name; see `SinkModels`.
     """
 
-    def __init__(self, start: ThermalSample, remembered: KnownCooling | None = None) -> None:
+    def __init__(
+        self, start: ThermalSample, remembered: KnownCooling | None = None, gpu: str = ""
+    ) -> None:
         self._start = start
         self._end_s = start.time_s
-        self._models = SinkModels(remembered)
+        self._models = SinkModels(remembered, gpu)
         self._constants_s = np.array([DIE_S, *self._models.sink_s])
         self._smooth_w = np.full(len(self._constants_s), start.power_w)
         self._run: list[ThermalSample] = []

@@ -18,7 +18,6 @@ from .callables import (
 from .candidates import (
     DURATION_S as DURATION_S,
     QUICK as QUICK,
-    SWINGS_S as SWINGS_S,
     TIMEOUT_S as TIMEOUT_S,
     Evaluation as Evaluation,
     Rig as Rig,

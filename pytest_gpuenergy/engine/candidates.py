@@ -41,18 +41,10 @@ DURATION_S = 0.03
 TIMEOUT_S = 20.0
 """The time limit of a candidate's job."""
 
-SWINGS_S = 2.0
-"""How long a card that has been idle is heated up if its power limit holds it back.
-
-On H100s, kernels that are held to 700 W drew 590 W to 785 W in windows of 0.4 s that began within
-the first two seconds, depending on when they did (docs/notes/kernel-search.md, "Figures at the
-power limit").
-"""
-
 QUICK = MeterSettings(
     warmup_s=0.6,
     warmup_max_s=0.6,
-    restrained_warmup_s=SWINGS_S,
+    steady_slope_per_s=math.inf,
     trial_s=0.2,
     min_trials=2,
     max_measure_s=0.4,

@@ -132,9 +132,21 @@ class Harness:
         """Heat a card that has rested while the caller prepares something; see `EnergyMeter`."""
         return self._meter.heating()
 
+    def begin_heating(self) -> None:
+        """Heat a card that has rested until it measures something, or `end_heating` is called.
+
+        Nothing else that is timed may run on it meanwhile.
+        """
+        self._meter.begin_heating()
+
+    def end_heating(self) -> None:
+        """End what `begin_heating` has begun. Idempotent."""
+        self._meter.end_heating()
+
     def close(self) -> None:
-        """Stop verifying ahead. Idempotent."""
+        """Stop verifying ahead and heating. Idempotent."""
         self._verifier.close()
+        self._meter.end_heating()
 
     def measure_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject

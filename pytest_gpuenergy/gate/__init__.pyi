@@ -26,13 +26,15 @@ from .error_rates import (
     count_comparisons as count_comparisons,
 )
 from .gate_settings import GateSettings as GateSettings, parse_percent as parse_percent
+from .item_identities import (
+    Identities as Identities,
+    shared_identities as shared_identities,
+)
 from .run_comparison import (
     Baseline as Baseline,
     Comparison as Comparison,
-    Identities as Identities,
     Unmatched as Unmatched,
     compare as compare,
-    shared_identities as shared_identities,
 )
 from .run_history import (
     change_points as change_points,

@@ -1,4 +1,4 @@
-"""Judges whether an anchor kernel has drifted, and finds measurements no check covers yet."""
+"""Judges whether an anchor kernel has drifted, and finds measurements that no check covers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from pytest_gpuenergy.record import (
 )
 
 MAX_DRIFT = 0.03
-"""A larger change of a figure, as a fraction, is drift.
+"""The largest change of a figure, as a fraction, that does not count as drift.
 
 An H200 that had been idle took 2.1 % more energy for the same kernel once it was warm, so a change
 of that size occurs in every run.
 """
 
 _TAIL = 0.025
+"""The probability beyond each end of a ratio's interval."""
 
 
 def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) -> AnchorCheck:
@@ -36,7 +37,7 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
         again: the later measurement, which may have failed.
         items: node ids of the measurements made since the last check.
     """
-    ratios = {metric: ratio_of(first, again, metric) for metric in METRICS}
+    ratios = {metric: _ratio(first, again, metric) for metric in METRICS}
     verdict: CheckVerdict = "good"
     found = [ratio for ratio in ratios.values() if ratio is not None]
     if any(
@@ -64,8 +65,8 @@ def judge_check(first: Measurement, again: Measurement, items: Sequence[str]) ->
     )
 
 
-def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate | None:
-    """Ratio of the metric in ``again`` to that in ``first``; None when one has no interval."""
+def _ratio(first: Measurement, again: Measurement, metric: Metric) -> Estimate | None:
+    """Return a metric of ``again`` divided by that of ``first``; None if one has no interval."""
     before, now = session_mean(first, metric), session_mean(again, metric)
     if before is None or now is None:
         return None
@@ -76,27 +77,31 @@ def ratio_of(first: Measurement, again: Measurement, metric: Metric) -> Estimate
 def unchecked(
     measurements: Sequence[Measurement], checks: Sequence[AnchorCheck], first: Measurement
 ) -> list[Measurement]:
-    """Return the clean measurements, other than ``first``, that no good check covers."""
+    """Return the measurements without flags that no good check of an anchor covers.
+
+    Only those are returned that the anchor stands for, because they were made under the same
+    conditions as ``first``, its own first measurement.
+    """
     covered = {
         node_id: check.started
         for check in checks
         if check.verdict == "good"
         for node_id in check.items
     }
-    place = anchor_place(first)
+    conditions = _conditions(first)
     return [
         m
         for m in measurements
         if m.measured
         and not m.validity
-        and anchor_place(m) == place
+        and _conditions(m) == conditions
         and m.node_id != first.node_id
         and covered.get(m.node_id, "") < m.started
     ]
 
 
-def anchor_place(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
-    """Return what an anchor shares with the measurements it covers: setpoint, limits, and card."""
+def _conditions(m: Measurement) -> tuple[str, float | None, int | None, str | None]:
+    """Return the setpoint, limits and card, which an anchor shares with what it stands for."""
     return (m.cap, m.enforced_power_limit_w, m.locked_sm_clock_max_mhz, m.gpu_uuid)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pytest_gpuenergy.gate.error_rates import Tails, count_comparisons
@@ -103,6 +103,10 @@ class Comparison:
 class Baseline:
     """A report to compare with.
 
+    Args:
+        report: the report of the earlier run.
+        settings: the limits, and which differences between runs are allowed.
+
     Raises:
         InputError: the report is marked legacy.
     """
@@ -114,7 +118,7 @@ class Baseline:
         self.settings = settings
         self._counterparts = Counterparts(report.measurements)
         self._models = Models(report)
-        self._of_model = Counterparts(report.measurements, self._models)
+        self._of_same_model = Counterparts(report.measurements, self._models)
 
     def check(self, run: RunInfo) -> None:
         """Check that ``run`` can be compared with this baseline.
@@ -153,7 +157,7 @@ class Baseline:
         """
         self.check(run)
         model = model or run.gpu_name
-        base = self._of_model.of(measurement, model) or self.counterpart(measurement)
+        base = self._of_same_model.of(measurement, model) or self.counterpart(measurement)
         if base is None:
             several = self._counterparts.several(measurement)
             return Unmatched(
@@ -216,21 +220,21 @@ class Baseline:
         Those of GPU models that did not take part in the run are not among them.
         """
         models = Models(report)
-        used: set[tuple[str, Identity, str]] = set()
-        for one in report.measurements:
-            for found in (self._of_model.of(one, models.of(one)), self.counterpart(one)):
-                if found is not None:
-                    used.add(self._place(found))
+        matched: set[tuple[str, Identity, str]] = set()
+        for new in report.measurements:
+            for base in (self._of_same_model.of(new, models.of(new)), self.counterpart(new)):
+                if base is not None:
+                    matched.add(self._key(base))
         return [
-            one
-            for one in self.report.measurements
-            if one.measured
-            and self._models.of(one) in models.names
-            and self._place(one) not in used
+            base
+            for base in self.report.measurements
+            if base.measured
+            and self._models.of(base) in models.names
+            and self._key(base) not in matched
         ]
 
-    def _place(self, one: Measurement) -> tuple[str, Identity, str]:
-        return (self._models.of(one), one.identity, one.node_id)
+    def _key(self, base: Measurement) -> tuple[str, Identity, str]:
+        return (self._models.of(base), base.identity, base.node_id)
 
 
 def compare(
@@ -257,8 +261,8 @@ def compare(
             "--gpuenergy-verify-only to compare it."
         )
     failed: list[Unmatched] = []
-    unknown: list[Unmatched] = []
-    found: list[Pair] = []
+    missing_in_base: list[Unmatched] = []
+    pairs: list[Pair] = []
     for measurement in ordered(new.measurements):
         if not measurement.measured:
             before = baseline.counterpart(measurement)
@@ -269,12 +273,12 @@ def compare(
             continue
         result = baseline.pair(measurement, run, models.of(measurement))
         if isinstance(result, Unmatched):
-            unknown.append(result)
+            missing_in_base.append(result)
         else:
-            found.append(result)
-    shifts = common_shifts(found, settings.same_board_sd)
-    tails = Tails.of(found, shifts, len(settings.limits))
-    judged = [baseline.judge(one, new.run, shifts, tails) for one in found]
+            pairs.append(result)
+    shifts = common_shifts(pairs, settings.same_board_sd)
+    tails = Tails.of(pairs, shifts, len(settings.limits))
+    judged = [baseline.judge(one, new.run, shifts, tails) for one in pairs]
     missing, deselected = [], []
     for measurement in baseline.missing(new):
         if is_deselected(measurement):
@@ -285,9 +289,9 @@ def compare(
         base.run,
         new.run,
         settings,
-        count_comparisons(len(found), settings),
+        count_comparisons(len(pairs), settings),
         tuple(judgement for judgements in judged for judgement in judgements),
-        tuple(unknown),
+        tuple(missing_in_base),
         tuple(missing),
         tuple(failed),
         shifts=tuple(
@@ -310,46 +314,3 @@ def _refuse_legacy(run: RunInfo) -> None:
             f"Run {run.run_id} is marked legacy, because how it was measured is unknown: "
             "measure again and compare with the new run."
         )
-
-
-class Identities:
-    """The identities of a run's items, each held by a single item.
-
-    Args:
-        earlier: the measurements the run had before it was resumed.
-    """
-
-    def __init__(self, earlier: Iterable[Measurement] = ()) -> None:
-        self._earlier = {m.identity: m.node_id for m in earlier}
-        self._holders = dict(self._earlier)
-
-    def assign(self, identity: Identity, node_id: str) -> None:
-        """Assign an identity to an item; an item that runs again keeps it.
-
-        Raises:
-            InputError: another item has this identity.
-        """
-        holder = self._holders.setdefault(identity, node_id)
-        if holder == node_id:
-            return
-        problem = _shared(identity, holder, node_id, "would both be recorded")
-        if self._earlier.get(identity) == holder:
-            problem += " If the test was renamed, run without --gpuenergy-resume."
-        raise InputError(problem)
-
-
-def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
-    """Return a sentence for each item of a run that shares its identity with an earlier item."""
-    holders: dict[Identity, str] = {}
-    return [
-        _shared(m.identity, holder, m.node_id, "were both recorded")
-        for m in measurements
-        if (holder := holders.setdefault(m.identity, m.node_id)) != m.node_id
-    ]
-
-
-def _shared(identity: Identity, first: str, second: str, verb: str) -> str:
-    return (
-        f"{first} and {second} {verb} as {identity.label}, which would make them "
-        "indistinguishable: give energy_benchmark a label= of its own in each."
-    )

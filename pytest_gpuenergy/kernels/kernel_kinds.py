@@ -114,6 +114,16 @@ class LibraryEntry:
     optional: tuple[str, ...] = ()
 
 
+_PRODUCT_OPTIONS: Mapping[str, KernelConstant] = {
+    "compute": "32F",
+    "a_transposed": False,
+    "b_transposed": False,
+    "columns": 0,
+    "depth": 0,
+    "groups": "",
+}
+"""The options that both of NVIDIA's entries for matrix products have, with their defaults."""
+
 LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "torch.matmul": LibraryEntry(("input", "other", "out"), {"allow_tf32": False}, ("torch",)),
     # C = A B, all stored by rows, A and B perhaps transposed. The `columns` of C and the `depth` of
@@ -127,12 +137,7 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     "cublasLt.matmul": LibraryEntry(
         ("a", "b", "c", "workspace"),
         {
-            "compute": "32F",
-            "a_transposed": False,
-            "b_transposed": False,
-            "columns": 0,
-            "depth": 0,
-            "groups": "",
+            **_PRODUCT_OPTIONS,
             "activation": "none",
             "scaling": "",
             "fast_accumulation": False,
@@ -143,18 +148,7 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
         optional=("bias", "residual", "a_scale", "b_scale"),
     ),
     # The same of groups, by one call of cuBLAS (cublasGemmGroupedBatchedEx), which chooses how.
-    "cublas.grouped": LibraryEntry(
-        ("a", "b", "c", "workspace"),
-        {
-            "compute": "32F",
-            "a_transposed": False,
-            "b_transposed": False,
-            "columns": 0,
-            "depth": 0,
-            "groups": "",
-        },
-        ("nvmath",),
-    ),
+    "cublas.grouped": LibraryEntry(("a", "b", "c", "workspace"), _PRODUCT_OPTIONS, ("nvmath",)),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its
     # knobs; without one, the first that its heuristics offer is taken. What is `fused` is part of

@@ -20,6 +20,7 @@ from .measurement import (
     FIGURES as FIGURES,
     PHASES as PHASES,
     VERIFIED as VERIFIED,
+    WIDE_FLAGS as WIDE_FLAGS,
     ClockState as ClockState,
     Conditions as Conditions,
     Correctness as Correctness,

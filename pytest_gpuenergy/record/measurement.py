@@ -26,6 +26,8 @@ FIGURES = ("time_ms", "energy_mj", "edp_mj_ms", "power_w", "gflops", "gflops_per
 """The fields of a `Measurement` that are all present or all missing."""
 VERIFIED = "verified, not measured"
 """The text that stands for the figures of a kernel that was only verified."""
+WIDE_FLAGS = frozenset({"interval_wide", "not_settled"})
+"""The flags of figures whose intervals are wide but hold."""
 PHASES = ("compile", "verify", "load", "heat", "measure")
 """The parts of an item's wall time, in order."""
 

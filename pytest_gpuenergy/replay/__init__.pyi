@@ -6,6 +6,7 @@ from .account.account import (
     account_for_step as account_for_step,
     gaps_key as gaps_key,
     module_level as module_level,
+    profiled_gpu_us as profiled_gpu_us,
     savings as savings,
     step_key as step_key,
 )
@@ -37,6 +38,7 @@ from .account.serving import (
 )
 from .extract.calls import (
     CallForm as CallForm,
+    LaunchForm as LaunchForm,
     UniqueCall as UniqueCall,
     read_calls as read_calls,
     unevenly_called as unevenly_called,
@@ -92,7 +94,10 @@ from .play.changes import (
 )
 from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
 from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
-from .play.recorded import argument_bytes as argument_bytes
+from .play.recorded import (
+    argument_bytes as argument_bytes,
+    read_measurements as read_measurements,
+)
 from .play.replay_plan import (
     ReplayPlan as ReplayPlan,
     model_name as model_name,
@@ -106,6 +111,7 @@ from .play.replay_run import (
     replay_source as replay_source,
     serving_path as serving_path,
 )
+from .play.windows import windows_of as windows_of
 from .power import (
     CLOCK as CLOCK,
     Bracket as Bracket,
@@ -121,6 +127,7 @@ from .power import (
 )
 from .profile.capture import (
     CallRecorder as CallRecorder,
+    ChainRecorder as ChainRecorder,
     LiveCall as LiveCall,
     copied_tensor as copied_tensor,
     describe as describe,

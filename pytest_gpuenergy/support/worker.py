@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from queue import LifoQueue, SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 
 from pytest_gpuenergy.support.children import die_with_parent
@@ -88,7 +88,8 @@ class Worker:
     """Owns an object in a child process and calls its methods.
 
     The child is started by `start` or the first call, and restarted by the first call after it
-    died. It outlives the thread that started it, and ends with this process.
+    died. It outlives the thread that started it, and ends with this process. One thread at a time
+    may call; any thread may kill or retire it, which ends a call under way with `WorkerDiedError`.
 
     Args:
         factory: the object's class, as ``package.module:Class``.
@@ -105,13 +106,15 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._log: Any = None
-        self._starting = Lock()
+        self._starting = RLock()
+        self._using = RLock()
         self._retired = False
 
     @property
     def pid(self) -> int | None:
         """The child's process ID while it runs."""
-        return self._process.pid if self._process else None
+        process = self._process  # another thread may clear it meanwhile
+        return process.pid if process else None
 
     def start(self) -> None:
         """Have the child create its object, without waiting for it. Idempotent."""
@@ -126,31 +129,35 @@ class Worker:
             WorkerTimeoutError: no response within ``timeout_s``; the child was killed.
             Exception: whatever the method raised.
         """
-        connection = self._connection or self._start()
-        try:
-            connection.send((method, args))
-            if not connection.poll(timeout_s):
-                self.kill()
-                raise WorkerTimeoutError(
-                    f"{self._factory} did not respond to {method} within {timeout_s:g} s."
-                )
-            ok, result = connection.recv()
-        except (EOFError, OSError) as error:
-            raise WorkerDiedError(self._death()) from error
-        except BaseException:
-            self.kill()  # otherwise the next call would receive the answer to this one
-            raise
+        with self._using:
+            connection = self._connection or self._start()
+            try:
+                connection.send((method, args))
+                if not connection.poll(timeout_s):
+                    self.kill()
+                    raise WorkerTimeoutError(
+                        f"{self._factory} did not respond to {method} within {timeout_s:g} s."
+                    )
+                ok, result = connection.recv()
+            except (EOFError, OSError) as error:
+                raise WorkerDiedError(self._death()) from error
+            except BaseException:
+                self.kill()  # otherwise the next call would receive the answer to this one
+                raise
         if not ok:
             raise result
         return result
 
     def kill(self) -> None:
         """Kill the child and wait until it has ended. Idempotent."""
-        if (process := self._process) is not None:  # another thread may clear it meanwhile
+        with self._starting:
+            process = self._process
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        self._forget()
+        with self._using:  # a call of another thread ends first: it reads the dead child's output
+            self._forget()
 
     def retire(self) -> None:
         """Kill the child and never start another, whatever other threads call. Idempotent."""
@@ -160,13 +167,14 @@ class Worker:
 
     def close(self) -> None:
         """Let the child end by itself; kill it if it has not ended within two seconds."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=2)
-        self.kill()
+        with self._using:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout=2)
+            self.kill()
 
     def _start(self) -> Connection:
         with self._starting:
@@ -197,8 +205,7 @@ class Worker:
         return ours
 
     def _death(self) -> str:
-        if self._process is None:  # another thread has killed it
-            return f"The process of {self._factory} has been ended."
+        assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
         code = self._process.poll()

@@ -65,6 +65,7 @@ from .registry import (
 from .template_spaces import (
     TEMPLATE_FORM as TEMPLATE_FORM,
     TEMPLATES as TEMPLATES,
+    best_parameters as best_parameters,
     rank_kernels as rank_kernels,
     template_space as template_space,
 )

@@ -32,7 +32,12 @@ from pytest_gpuenergy.tuners.gemm.library_kernels import (
     triton_candidates,
 )
 from pytest_gpuenergy.tuners.registry import records_of
-from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, able_templates, rank_kernels
+from pytest_gpuenergy.tuners.template_spaces import (
+    TEMPLATE_FORM,
+    able_templates,
+    best_parameters,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuners.tvm.kernel_store import KernelStore
 from pytest_gpuenergy.tuners.tvm.tvm_space import require_space
 from pytest_gpuenergy.tuning import (
@@ -58,14 +63,14 @@ _CUDNN_WORKSPACE_BYTES = 1 << 30
 to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
 _TILES_TRIED = 8
 """The number of tiles that are tried of a template for convolutions without records."""
-_ALIKE: Mapping[Mode, Mode] = {
+_EQUALLY_FAST: Mapping[Mode, Mode] = {
     "float16": "bfloat16",
     "bfloat16": "float16",
     "e4m3": "e5m2",
     "e5m2": "e4m3",
 }
-"""Modes that templates compute with the same parameters and equally fast instructions as
-another."""
+"""For some modes, another one that templates compute with the same parameters, and the GPU with
+equally fast instructions."""
 _OTHER_B: Mapping[Layout, Layout] = {"nn": "tn", "nt": "tt", "tn": "nn", "tt": "nt"}
 """The layouts in which B is stored the other way."""
 
@@ -115,9 +120,9 @@ def contender_records(
 ) -> RecordFile:
     """Return the records that a contender has for a workload.
 
-    Records of a template also serve products that it computes alike and that have none: in the
-    other half precision, and with B stored the other way if rows follow one another. So do those of
-    a product alone for one with an end.
+    A workload without records of its own may be served by a template's records for another one
+    that needs the same parameters: in the other half precision, with B stored the other way if
+    rows follow one another, or the same product without its end (bias, activation, residual).
 
     Args:
         folder: see `records_of`, also for the exceptions.
@@ -140,7 +145,9 @@ def _computed_alike(workload: Gemm | Conv2d) -> Iterator[Gemm | Conv2d]:
         yield workload.without_end
         yield from _computed_alike(workload.without_end)
         return
-    modes = [workload.mode, *([_ALIKE[workload.mode]] if workload.mode in _ALIKE else [])]
+    modes = [workload.mode]
+    if workload.mode in _EQUALLY_FAST:
+        modes.append(_EQUALLY_FAST[workload.mode])
     for mode in modes[1:]:
         yield replace(workload, mode=mode)
     if isinstance(workload, Gemm) and {"lda", "ldb", "ldc"}.isdisjoint(workload.parameters):
@@ -190,23 +197,25 @@ def _check_able(workload: Gemm | Conv2d, card: CardResources) -> None:
         raise UnavailableError(str(error)) from None
 
 
-def template_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
+def template_kernel(workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel:
     """Return our templates' kernel: the best record, or else the most promising parameters.
 
     The estimate for products was fitted to many trials (``docs/notes/choosing.md``), so that one
     kernel is compiled. Of convolutions, a few tiles are timed if the GPU is claimed and real.
     """
-    card = card_resources(bench.gpu)
+    card = card_resources(setup.gpu)
     _check_able(workload, card)
     with suppress(UnavailableError):
-        file, rank = best_record(bench.records, workload, bench.gpu, TEMPLATE)
+        file, rank = best_record(setup.records, workload, setup.gpu, TEMPLATE)
         if rank is not None:
             return recorded_kernel(TEMPLATE_FORM, file, rank)
     try:
+        if isinstance(workload, Gemm):
+            return best_parameters(workload, card).kernel(workload)
         offered = rank_kernels(workload, card)
     except InputError as error:  # none fits
         raise UnavailableError(str(error)) from None
-    if isinstance(workload, Gemm) or bench.gpu.emulated or not bench.claimed:
+    if setup.gpu.emulated or not setup.claimed:
         return offered[0].kernel(workload)
     best: dict[tuple[object, ...], TemplateParameters[Any]] = {}
     for parameters in offered:
@@ -215,24 +224,24 @@ def template_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel
         if len(best) == _TILES_TRIED:
             break
     kernels = [parameters.kernel(workload) for parameters in best.values()]
-    return best_of(kernels, workload, bench.gpu)
+    return best_of(kernels, workload, setup.gpu)
 
 
-def tvm_kernel(workload: Gemm | Conv2d, bench: ContenderSetup) -> AnyKernel:
+def tvm_kernel(workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel:
     """Return the best kernel of a search with TVM."""
-    require_space(workload, "all", bench.gpu.architecture)
-    file = records_of(bench.records, workload, bench.gpu.name, TVM)
-    return bench.store.kernel(file, file.ranks[0])
+    require_space(workload, "all", setup.gpu.architecture)
+    file = records_of(setup.records, workload, setup.gpu.name, TVM)
+    return setup.store.kernel(file, file.ranks[0])
 
 
-def triton_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
+def triton_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the best of a persistent Triton kernel's configurations."""
-    return best_of(triton_candidates(gemm, card_resources(bench.gpu)), gemm, bench.gpu)
+    return best_of(triton_candidates(gemm, card_resources(setup.gpu)), gemm, setup.gpu)
 
 
-def cublas_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
+def cublas_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the best of what cuBLASLt's heuristics offer, and of cuBLAS's call for groups."""
-    return _best_offered(cublas_call(gemm), gemm, bench, grouped_call(gemm))
+    return _best_offered(cublas_call(gemm), gemm, setup, grouped_call(gemm))
 
 
 def cudnn_call(conv: Conv2d) -> LibraryCall:
@@ -264,33 +273,33 @@ def cudnn_call(conv: Conv2d) -> LibraryCall:
     )
 
 
-def cudnn_kernel(conv: Conv2d, bench: ContenderSetup) -> AnyKernel:
+def cudnn_kernel(conv: Conv2d, setup: ContenderSetup) -> AnyKernel:
     """Return the best of all algorithms that cuDNN's heuristics offer."""
-    return _best_offered(cudnn_call(conv), conv, bench)
+    return _best_offered(cudnn_call(conv), conv, setup)
 
 
 def _best_offered(
     call: LibraryCall,
     workload: Gemm | Conv2d,
-    bench: ContenderSetup,
+    setup: ContenderSetup,
     other: LibraryCall | None = None,
 ) -> AnyKernel:
-    if reason := bench.gpu.refusal(call):
+    if reason := setup.gpu.refusal(call):
         raise UnavailableError(reason)
     try:
-        candidates = bench.gpu.offered(call, workload.io)
+        candidates = setup.gpu.offered(call, workload.io)
     except KernelFault as fault:
         if fault.outcome != "constraints":
             raise
         raise UnavailableError(str(fault)) from None
-    return best_of([*candidates, *([other] if other else [])], workload, bench.gpu)
+    return best_of([*candidates, *([other] if other else [])], workload, setup.gpu)
 
 
-def cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
+def cutlass_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the best of a list of CUTLASS's configurations."""
     _check_plain(gemm)
-    headers = find_headers(bench.cutlass)
-    return best_of(cutlass_candidates(gemm, card_resources(bench.gpu), headers), gemm, bench.gpu)
+    headers = find_headers(setup.cutlass)
+    return best_of(cutlass_candidates(gemm, card_resources(setup.gpu), headers), gemm, setup.gpu)
 
 
 def _check_plain(gemm: Gemm) -> None:
@@ -312,14 +321,14 @@ def _check_plain(gemm: Gemm) -> None:
         )
 
 
-def profiled_cutlass_kernel(gemm: Gemm, bench: ContenderSetup) -> AnyKernel:
+def profiled_cutlass_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the kernel that the user's CUTLASS profiler finds best, compiled here."""
-    gpu, profiler = bench.gpu, bench.cutlass_profiler
+    gpu, profiler = setup.gpu, setup.cutlass_profiler
     if profiler is None or gpu.emulated:
         raise UnavailableError("The CUTLASS profiler needs a real GPU, and --cutlass-profiler.")
     _check_plain(gemm)
     name = profiled_kernel(profiler, gemm, gpu.uuid)
-    capability, headers = card_resources(gpu).capability, find_headers(bench.cutlass)
+    capability, headers = card_resources(gpu).capability, find_headers(setup.cutlass)
     kernel = cutlass_program(gemm, configuration_named(name, gemm), capability, headers)
     if reason := gpu.refusal(kernel):
         raise UnavailableError(reason)
@@ -337,8 +346,8 @@ CONTENDERS: Mapping[str, Callable[[Any, ContenderSetup], AnyKernel]] = {
 }
 """The contenders by their names in items. The profiler's takes part only if its program is given.
 
-They take a workload of a kind that `CONTENDERS_IN` has them for. They raise `UnavailableError` if
-they have no kernel here; any other error is a failure.
+Each takes a workload of a kind for which `CONTENDERS_IN` lists it. It raises `UnavailableError` if
+it has no kernel here; any other error is a failure.
 """
 
 CONTENDER_MODULES: Mapping[str, tuple[str, ...]] = {

@@ -93,8 +93,23 @@ def rank_kernels(
     return [parameters for parameters, _ in _estimated(workload, card, estimate)]
 
 
+def best_parameters(gemm: Gemm, card: CardResources) -> TemplateParameters[Any]:
+    """Return the first of `rank_kernels` for a product, in half the time.
+
+    Raises:
+        InputError: as of `rank_kernels`.
+        UnavailableError: as of `rank_kernels`.
+    """
+    best, _ = _estimated(gemm, card, None, of_best=True)[0]
+    return best
+
+
 def _estimated(
-    workload: Workload, card: CardResources, estimate: FittedCosts | None
+    workload: Workload,
+    card: CardResources,
+    estimate: FittedCosts | None,
+    *,
+    of_best: bool = False,
 ) -> list[tuple[TemplateParameters[Any], float]]:
     """Return the parameters as of `rank_kernels`, with their expected clock cycles."""
     kinds = able_templates(workload, card)
@@ -112,7 +127,8 @@ def _estimated(
         raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
     if isinstance(workload, Gemm):
         tilings = cast("list[Tiling]", ranked)
-        expected = estimated_cycles(workload, card, tilings, estimate or fitted())
+        costs = estimate or fitted()
+        expected = estimated_cycles(workload, card, tilings, costs, of_best=of_best)
     else:
         expected = [parameters.cycles(workload, card) for parameters in ranked]
     order = sorted(zip(ranked, expected, strict=True), key=lambda pair: pair[1])

@@ -182,6 +182,12 @@ class TemplateParameters(ABC, Generic[W]):
 
     def resident(self, workload: W, card: CardResources) -> int:
         """Return how many blocks a multiprocessor holds at once; 0 if it cannot hold one."""
+        known: tuple[W, CardResources, int] | None = vars(self).get("_known_resident")
+        if known is None or known[0] is not workload or known[1] is not card:
+            known = vars(self)["_known_resident"] = workload, card, self._resident(workload, card)
+        return known[2]
+
+    def _resident(self, workload: W, card: CardResources) -> int:
         registers, shared_bytes = self.registers(workload), self.shared_bytes(workload)
         if shared_bytes > card.shared_bytes_of_block or registers > card.max_registers:
             return 0

@@ -23,7 +23,7 @@ arXiv:1606.08415, section 2); ``silu``: x / (1 + exp(-x)), also called swish.
 """
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 EXACT_ACTIVATIONS: tuple[Activation, ...] = ("none", "relu")
-"""Those that make integers of integers."""
+"""The activations whose results for integers are integers, so that they add no errors."""
 
 _STEEPEST: Mapping[Activation, float] = {"gelu": 1.13, "gelu_tanh": 1.13, "silu": 1.1}
 """Upper limits of the slopes of activations; those of the others are at most 1.
@@ -33,18 +33,20 @@ where it is 1.1289; that of ``gelu_tanh`` is at most 1.1290 (near 1.42), and tha
 (near 2.40).
 """
 _OWN_ROUNDINGS = 8
-"""The errors of an activation itself, in units in the last place of its largest value.
+"""A limit of the errors of an activation itself, in units in the last place of its largest value.
 
 ``erff`` and ``expf`` are off by up to 2 of these (CUDA C++ Programming Guide, "Mathematical
 Functions"), and two to four multiplications, additions or divisions follow.
 """
 _CUBIC, _TANH_SCALE = 0.044715, math.sqrt(2 / math.pi)
 _FURTHEST = 26.0
-"""Where erfc, 5e-296 there, is nearly the least number of float64."""
+"""The largest x for which erfc is computed: 5e-296 is nearly the least number of float64."""
+_LEAST_T = 2.0 / (2.0 + _FURTHEST)
+"""The value of t = 2 / (2 + x) there; the series for erfc is in t."""
 _TERMS = 26
-"""The terms of the series for erfc: the last ones are smaller than rounding errors."""
+"""The number of terms of that series, the last of which are smaller than rounding errors."""
 _AT_ONCE = 1 << 15
-"""The elements of which erfc is computed at a time: they stay in the cache."""
+"""The number of elements whose erfc is computed at a time, so that they stay in the cache."""
 
 
 def activated(x: npt.NDArray[np.float64], activation: Activation) -> npt.NDArray[np.float64]:
@@ -101,19 +103,16 @@ def _erfc(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     size = np.minimum(np.abs(x), _FURTHEST)
     t = 2.0 / (2.0 + size)
     y = (2.0 * t - 1.0 - _LEAST_T) / (1.0 - _LEAST_T)
-    after, before = np.zeros_like(y), np.zeros_like(y)
+    latest, earlier = np.zeros_like(y), np.zeros_like(y)
     first, *rest = _series()
     twice = 2.0 * y
     for coefficient in reversed(rest):  # Clenshaw's recurrence
-        before -= twice * after
-        before -= coefficient
-        after, before = -before, after
-    tail = t * np.exp(-size * size) * (y * after - before + first)
+        earlier -= twice * latest
+        earlier -= coefficient
+        latest, earlier = -earlier, latest
+    tail = t * np.exp(-size * size) * (y * latest - earlier + first)
     result: npt.NDArray[np.float64] = np.where(x < 0.0, 2.0 - tail, tail)
     return result
-
-
-_LEAST_T = 2.0 / (2.0 + _FURTHEST)
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from pytest_gpuenergy.advice import (
     ModeCosts,
     compare_modes,
     has_modes,
+    named_after,
 )
 from pytest_gpuenergy.record import (
     CONV_MODES,
@@ -164,6 +165,12 @@ def test_a_mode_that_lacks_a_layer_has_no_sums(rows, report):
     assert found.best.key.title == "tf32"
 
 
+def test_a_layer_without_clean_figures_in_any_mode_is_no_reason_to_lack_sums(rows, report):
+    noisy = replace(rows[0], validity=("not_steady",))
+    found = compared(report(noisy, rows[1], rows[3]))
+    assert energies(found) == {"float32": 500.0, "3xtf32": 500.0}
+
+
 def test_modes_are_compared_at_one_setpoint(layer, report):
     rows = [
         *(layer("resnet03", 1.0, 400.0, clock=clock) for clock in (None, 1200)),
@@ -192,6 +199,31 @@ def test_several_modes_of_one_workload_are_noticed(rows):
     assert has_modes(rows)
     assert not has_modes(rows[:2])
     assert not has_modes(rows[4:6])
+    loose = Correctness(0.0, 0.0, 2e-3, 2e-3, (0,))
+    assert has_modes([*rows[:2], replace(rows[0], correctness=loose)])
+
+
+def test_kernels_of_cudnn_alone_are_advised_like_others(rows, report):
+    found = compared(report(*rows[8:]))
+    assert energies(found) == {"float32": 1400.0, "float32 nhwc": 1800.0, "tf32": 140.0}
+    assert found.rival is None
+
+
+def test_layers_have_the_figures_of_convolutions_of_the_same_sizes(layer):
+    layers = {name: find_workload(name).parameters for name in ("resnet03", "resnet04")}
+    case = layer("case5_tf32_nhwc", 1.0, 400.0)
+    names = [m.workload.name for m in named_after([case, layer("case6", 1.0, 500.0)], layers)]
+    assert names == ["resnet03_tf32_nhwc", "case6"]
+    measured = [case, layer("resnet03", 1.0, 400.0)]
+    assert named_after(measured, layers) == measured
+    both = named_after([case], {**layers, "case5": find_workload("case5").parameters})
+    assert [m.workload.name for m in both] == ["case5_tf32_nhwc", "resnet03_tf32_nhwc"]
+
+
+def test_layers_of_a_network_that_were_not_measured_are_named(written):
+    text = ended(0, "advise", written, "--weights", "resnet50").out
+    assert "not in the sums: resnet01, resnet02, resnet04, resnet05, resnet07 and 6 more" in text
+    assert "resnet06 4 " in " ".join(text.split())
 
 
 OPTIONS = st.fixed_dictionaries(
@@ -285,7 +317,7 @@ def test_if_no_mode_has_all_workloads_the_command_ends_with_1(rows, report, tmp_
         (["--accept-error", "much"], "--accept-error 'much' is not understood: give the largest"),
         (["--accept-error", "0"], "--accept-error '0' is not understood"),
         (["--accept-error", "1e-9"], "No accepted mode was measured, only float32 (its bound is"),
-        (["--weights", "resnet50"], "--weights names 'resnet01', of which there is no measurement"),
+        (["--weights", "resnet01=2"], "names 'resnet01', of which there is no clean measurement"),
         (["--weights", "resnet50,resnet03=2"], "--weights names 'resnet03' twice"),
     ],
 )

@@ -208,6 +208,13 @@ def test_without_clean_figures_there_is_no_advice(write, at_clock, failed):
     assert "None of the 0 measurements" in refused(write())
 
 
+def test_figures_with_wide_intervals_are_used(write, sweep):
+    noisy = [replace(m, validity=("interval_wide", "not_settled")) for m in sweep]
+    assert "left out" not in printed(write(*noisy))
+    drifting = replace(sweep[0], validity=("interval_wide", "drift"))
+    assert "left out: 1 flagged drift" in printed(write(drifting, *sweep[1:]))
+
+
 def test_intervals_without_bounds_are_no_error(write, sweep):
     ends = Interval(0.0, 1e50)
     wide = [replace(m, time_ms_ci95=ends, energy_mj_ci95=ends, edp_mj_ms_ci95=ends) for m in sweep]

@@ -191,9 +191,12 @@ __global__ void k(unsigned* y) {
 """
 
 
-@pytest.mark.parametrize("name", ["ldmatrix", 'ldmat" "rix'])
+PAIRS = np.arange(64, dtype=np.uint32).reshape(32, 2)
+MATRIX_ROWS = PAIRS[:, 0] | PAIRS[:, 1] << 16
+
+
 def test_what_only_matrices_need_is_compiled_with_the_first_kernel_that_has_some(
-    built, tmp_path, give_toolchain, name
+    built, tmp_path, give_toolchain
 ):
     give_toolchain(tmp_path)
     for part in tmp_path.glob("host-*/matrices.o"):
@@ -201,12 +204,19 @@ def test_what_only_matrices_need_is_compiled_with_the_first_kernel_that_has_some
     runner = HostRunner(tmp_path)
     runner.compile(EMPTY)
     assert not list(tmp_path.glob("host-*/matrices.o"))
-    kernel, arenas = built(ROWS % name, outputs={"y": (32, "uint32")}, block=32)
+    kernel, arenas = built(ROWS % "ldmatrix", outputs={"y": (32, "uint32")}, block=32)
     runner.run(kernel, arenas, {}, timeout_s=60.0)
     assert list(tmp_path.glob("host-*/matrices.o"))
-    pairs = np.arange(64, dtype=np.uint32).reshape(32, 2)
-    np.testing.assert_array_equal(arenas["y"].value(), pairs[:, 0] | pairs[:, 1] << 16)
+    np.testing.assert_array_equal(arenas["y"].value(), MATRIX_ROWS)
     runner.close()
+
+
+def test_a_text_that_does_not_show_that_it_has_matrices_is_linked_with_what_they_need(
+    built, runner
+):
+    kernel, arenas = built(ROWS % 'ldmat" "rix', outputs={"y": (32, "uint32")}, block=32)
+    runner.run(kernel, arenas, {}, timeout_s=60.0)
+    np.testing.assert_array_equal(arenas["y"].value(), MATRIX_ROWS)
 
 
 def test_faults_of_prepared_kernels_surface_when_they_are_compiled(runner):

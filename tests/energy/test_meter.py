@@ -476,24 +476,28 @@ def test_places_that_differ_widen_the_interval_of_the_time(device, repeat):
     )
 
 
-SWINGING = MeterSettings(warmup_s=0.6, warmup_max_s=0.6, restrained_warmup_s=2.0, preheat_s=0.0)
-
-
-@pytest.mark.parametrize(("limit_w", "least_s"), [(700.0, 0.0), (300.0, 2.0)])
-def test_a_card_held_back_by_its_limit_is_heated_for_longer(device, repeat, limit_w, least_s):
+@pytest.mark.parametrize(("limit_w", "trials"), [(700.0, 4), (300.0, 10)])
+def test_a_card_held_back_by_its_limit_is_measured_for_whole_swings(
+    device, repeat, limit_w, trials
+):
     device.inject("enforced_limit", {"power_w": limit_w})
-    reading, witness = measure(device, repeat(), SWINGING)
-    heated_s = device.clock.now_s() - witness.start_s - sum(one.seconds for one in reading.trials)
-    assert least_s - 0.05 <= heated_s < least_s + 1.5
+    settings = MeterSettings(min_measure_s=0.4, relative_half_width=math.inf, preheat_s=0.0)
+    reading, _ = measure(device, repeat(), settings)
+    assert len(reading.trials) == trials
 
 
-def test_the_swings_at_the_beginning_are_no_doubt(device, repeat):
-    """A governor that lets too little power through at first, and then too much."""
+def test_a_mean_of_swings_is_known_after_a_few(device, repeat):
+    """A governor lets too much power through, and then too little, in each second."""
     device.inject("enforced_limit", {"power_w": 300.0})
-    device.inject("enforced_limit", {"power_w": 220.0, "after_s": 0.6, "lasts_s": 0.9})
-    reading, _ = measure(device, repeat(), SWINGING)
-    assert "not_steady" not in reading.flags
-    assert reading.power_w == pytest.approx(300.0, rel=0.03)  # still cold
+    for second in range(12):
+        low = {"power_w": 280.0, "after_s": second + 0.5, "lasts_s": 0.5}
+        device.inject("enforced_limit", low)
+    reading, _ = measure(device, repeat(), MeterSettings(preheat_s=0.0))
+    powers_w = [one.joules / one.seconds for one in reading.trials]
+    assert max(powers_w) - min(powers_w) > 10.0
+    assert len(reading.trials) in (20, 30)
+    assert reading.power_w == pytest.approx(290.0, rel=0.02)  # still cold
+    assert {"not_steady", "interval_wide"}.isdisjoint(reading.flags)
 
 
 COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)
@@ -531,10 +535,23 @@ def test_a_card_is_heated_while_it_may_get_warmer(longest_s, settling, expected_
     assert seconds(Preheat(longest_s, lambda _: None), settling) == expected_s
 
 
+def test_the_first_heat_up_ends_once_an_interval_would_be_narrow_enough():
+    def seconds(preheat: Preheat) -> int:
+        return next(
+            now_s
+            for now_s in range(100)
+            if not preheat.goes_on(now_s, Settling(60.0, 60.2, 9 / (1 + now_s), 1.5, 0.004, 0.001))
+        )
+
+    preheat = Preheat(60.0, lambda _: None)
+    assert seconds(preheat) == 5
+    assert seconds(preheat) > 5
+
+
 def test_heating_goes_on_while_it_narrows_what_is_possible():
     preheat = Preheat(60.0, lambda _: None)
     for now_s in range(60):
-        open_k = max(1.0, 8.0 - 0.2 * now_s)  # 0.32 % less in 4 s, until second 35
+        open_k = max(2.0, 9.0 - 0.2 * now_s)  # 0.32 % less in 4 s, until second 35
         if not preheat.goes_on(float(now_s), Settling(60.0, 60.2, open_k, open_k, 0.004, 0.001)):
             break
     assert 35 < now_s < 40
@@ -595,6 +612,7 @@ def test_a_heating_up_of_less_than_a_second_is_not_announced():
     assert told == []
 
 
+@pytest.mark.slow
 def test_the_next_meter_knows_how_the_card_is_cooled(device, repeat, tmp_path):
     path = tmp_path / "memory" / "card.json"
     path.parent.mkdir()
@@ -612,10 +630,10 @@ def test_the_next_meter_knows_how_the_card_is_cooled(device, repeat, tmp_path):
     known = open_k()
     content = path.read_bytes()
     path.unlink()
-    assert known < 0.7 * open_k()
+    assert known < 0.9 * open_k()
     for torn in (b"", content[: len(content) // 2], content.replace(b"0.", b"-0."), b"[1]"):
         path.write_bytes(torn)
-        assert open_k() > 1.3 * known
+        assert open_k() > 1.1 * known
     assert path.read_bytes() != b"[1]"
 
 

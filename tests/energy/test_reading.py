@@ -41,6 +41,29 @@ def test_the_interval_covers_the_mean_as_often_as_it_says(count):
     assert covered / 4000 == pytest.approx(0.95, abs=4 * math.sqrt(0.95 * 0.05 / 4000))
 
 
+def swinging(count: int, amplitude: float, rng: np.random.Generator) -> list[float]:
+    """Return values that swing about 690 with a period of ten values, and fall a bit slower."""
+    phase = rng.uniform(0, 2 * np.pi)
+    angles = phase + 2 * np.pi * np.arange(count) / 10.3
+    return (690 + amplitude * np.sin(angles) + rng.normal(0.0, 2.0, count)).tolist()
+
+
+@pytest.mark.parametrize("amplitude", [0.0, 15.0, 60.0])
+def test_the_mean_of_whole_swings_is_known_although_they_are_wide(amplitude):
+    rng = np.random.default_rng(23)
+    found = [estimate(swinging(20, amplitude, rng), swing=10) for _ in range(400)]
+    assert np.mean([one.low <= 690 <= one.high for one in found]) >= 0.93
+    assert np.median([one.relative_half_width for one in found]) < 0.01
+
+
+def test_a_drift_over_swings_widens_the_interval():
+    rng = np.random.default_rng(24)
+    values = swinging(20, 30.0, rng)
+    drifting = [value + 2.0 * place for place, value in enumerate(values)]
+    steady, drifts = (estimate(row, swing=10).half_width for row in (values, drifting))
+    assert drifts > 2 * steady
+
+
 def test_an_error_shared_by_all_values_widens_the_interval():
     generator = np.random.default_rng(21)
     rows = generator.normal(400.0, 1.0, (4000, 8)) + generator.normal(0.0, 5.0, (4000, 1))

@@ -265,6 +265,24 @@ def test_a_drift_at_almost_one_temperature_is_not_taken_for_the_slope(drift, cou
     assert abs(found.per_k - Leakage().per_k) < Leakage().error / 2
 
 
+def test_an_h200_is_expected_to_be_cooled_as_those_before():
+    card = Card(sink_k_per_w=0.003)
+    rest, run = card.rest(), card.run(540.0, 5.0)
+    settlings = [ThermalModel(rest, gpu=name).settling(run, 8) for name in ("GPU", "NVIDIA H200")]
+    off_k = [abs(one.settled_c - card.temperature_c(540.0, 540.0)) for one in settlings]
+    assert settlings[1].error_k < 0.8 * settlings[0].error_k
+    assert off_k[1] < off_k[0]
+
+
+@given(sink_k=st.floats(0.0, 18.0), sink_s=st.floats(6, 25))
+def test_an_h200_that_is_cooled_otherwise_settles_within_the_error(sink_k, sink_s):
+    card = Card(sink_k_per_w=sink_k / 700, sink_s=sink_s, air_c=28.0)
+    model = ThermalModel(card.rest(), gpu="NVIDIA H200")
+    settling = model.settling(card.run(540.0, 12.0), trials=8)
+    off_k = settling.settled_c - card.temperature_c(540.0, 540.0)
+    assert abs(off_k) < 3 * settling.error_k
+
+
 @functools.cache
 def remembered(sink_k_per_w: float) -> KnownCooling:
     """What is known about a card after a session of a minute."""

@@ -61,7 +61,7 @@ def verify(workload: Conv2d, kernel: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(convolutions())
 def test_a_right_kernel_passes_whatever_is_drawn(workload):
     verify(workload, lambda inputs: computed(workload, inputs))

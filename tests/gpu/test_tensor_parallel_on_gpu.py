@@ -35,7 +35,7 @@ def run(
     run = folder / "run"
     sizes = ("--prompt-tokens", "256", "--new-tokens", "2")
     assert main(["profile", str(folder), *sizes, "--tp", "2", "--out", str(run)]) == 0
-    assert main(["replay", str(run)]) == 0
+    assert main(["replay", str(run), "--brief"]) == 0
     return run
 
 

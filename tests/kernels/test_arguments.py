@@ -93,6 +93,7 @@ def compiled_layouts(tmp_path: Path) -> Callable[[list[Argument]], list[list[int
     max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(structs=st.lists(STRUCTS, min_size=60, max_size=60))
+@pytest.mark.slow
 def test_members_lie_where_the_compiler_puts_them(
     compiled_layouts: Callable[[list[Argument]], list[list[int]]], structs: list[Argument]
 ):

@@ -9,8 +9,9 @@ from hypothesis import given, strategies as st
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
 from recorded_profile import BLOOM
+from replayed_calls import measurement
 
-from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.replay import (
     EAGER,
     GRAPH,
@@ -28,21 +29,6 @@ from pytest_gpuenergy.replay import (
     savings,
     step_key,
 )
-
-
-def measurement(time_ms: float, energy_mj: float, **changes: object) -> Measurement:
-    plain = Measurement(
-        node_id="replay",
-        workload=WorkloadInfo("model", {}, 0, 0),
-        kernel=KernelInfo("call", "", "replay"),
-        outcome="correct",
-        cap="current",
-        time_ms=time_ms,
-        energy_mj=energy_mj,
-        energy_mj_ci95=Interval(energy_mj * 0.99, energy_mj * 1.01),
-        raw_energy_mj=energy_mj,
-    )
-    return replace(plain, **changes)
 
 
 def call(name: str, steps: dict[int, int], in_layers: dict[int, int] | None = None) -> UniqueCall:
@@ -335,7 +321,94 @@ class TestSpacedCalls:
         gap = replace(self.GAP, temperature_c=40.0, energy_change_per_k=0.002)
         found = self.account(a=self.ALONE, a_spaced=pair, gap=gap)
         assert found.parts[0].energy_mj == pytest.approx(870 * 0.98 - 75 * 2.0 * 1.02)
-        assert found.kernels_mj == pytest.approx(720.0)
+        together_mj = found.kernels_mj + found.temperature_mj + found.clocks_mj
+        assert together_mj == pytest.approx(found.parts[0].energy_mj)
+
+
+class TestWindows:
+    """Successive calls of a layer that were measured together."""
+
+    CALLS = (call("a", {0: 3}), call("b", {0: 2}))
+    WHOLE = measurement(10.0, 2000.0)
+
+    def window(self, time_ms: float, energy_mj: float, **changes: object) -> Measurement:
+        parameters = {"replays": "step0-window0", "step": 0, "calls": "a b", "count": 2}
+        workload = WorkloadInfo("model", parameters, 0, 0)
+        kernel = KernelInfo("graph", "", "replay", details={"gpu_us": 23.0})
+        plain = replace(measurement(time_ms, energy_mj), workload=workload, kernel=kernel)
+        return replace(plain, **changes)
+
+    def account(self, window: Measurement, level: str = GRAPH, **whole: object) -> Account:
+        kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
+        measured = {
+            "a": measurement(1.0, 100.0, kernel=kernel),
+            "b": measurement(2.0, 300.0, kernel=kernel),
+            "step0-window0": window,
+        }
+        of_step = replace(self.WHOLE, **whole)
+        return account_for_step(0, level, of_step, self.CALLS, measured, 50.0, 1)
+
+    @pytest.mark.parametrize("level", [GRAPH, LAYERS])
+    def test_what_they_take_more_than_alone_is_a_term(self, level):
+        found = self.account(self.window(3.5, 420.0), level)
+        assert (found.neighbours_ms, found.neighbours_mj) == (1.0, 40.0)
+        assert found.neighbours_mj_half_width == pytest.approx(2 * (4.2 + 1.0 + 3.0))
+        assert found.gaps_ms == pytest.approx(10.0 - 3 * 1.0 - 2 * 2.0 - 1.0)
+        assert found.windows == ("step0-window0",)
+
+    def test_the_prediction_has_the_interval_of_a_window_in_place_of_those_of_its_calls(self):
+        found = self.account(self.window(3.5, 420.0))
+        # One call of a lies in no window.
+        assert found.predicted_mj_half_width == pytest.approx(1 * 1.0 + 2 * 4.2)
+
+    def test_their_gpu_time_is_that_of_the_window(self):
+        found = self.account(self.window(3.5, 420.0))
+        assert found.gpu_ms == pytest.approx(0.05)
+        assert found.neighbours_gpu_ms == pytest.approx(2 * 0.003)
+        assert found.time_error == pytest.approx(0.056 / 0.05 - 1)
+
+    @pytest.mark.parametrize(
+        "window",
+        [
+            {"time_ms": None, "energy_mj": None, "raw_energy_mj": None},
+            {"workload": WorkloadInfo("model", {"step": 0, "calls": "a c", "count": 2}, 0, 0)},
+            {"workload": WorkloadInfo("model", {"step": 1, "calls": "a b", "count": 2}, 0, 0)},
+            {"cap_binding": True},
+        ],
+        ids=["no figures", "a call that was not measured", "another step", "held back"],
+    )
+    def test_a_window_that_tells_nothing_does_not_count(self, window):
+        found = self.account(replace(self.window(3.5, 420.0), **window))
+        assert (found.neighbours_ms, found.neighbours_mj, found.windows) == (0.0, 0.0, ())
+
+    def test_a_window_under_the_limit_counts_if_its_clock_is_that_of_the_step(self):
+        of_step = {"cap_binding": True, "effective_sm_clock_mhz": 1500.0}
+        same = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1490.0)
+        assert self.account(same, **of_step).neighbours_ms == 1.0
+        slower = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1300.0)
+        assert self.account(slower, **of_step).neighbours_ms == 0.0
+
+    def test_windows_tell_nothing_of_what_the_host_launches(self):
+        assert self.account(self.window(3.5, 420.0), EAGER).windows == ()
+
+
+class TestVicunaOnAnH200:
+    """The prefill of Vicuna-7B, which the power limit slows down, as an H200 measured it."""
+
+    def test_what_the_clock_of_the_step_changes_is_a_term(self):
+        folder = BLOOM.parent / "vicuna-7b"
+        lines = (folder / "results/measurements.jsonl").read_bytes().splitlines()
+        measured = {
+            replayed_key(one): one
+            for one in (msgspec_json.decode(line, type=Measurement) for line in lines)
+        }
+        whole, calls = measured["step0-graph"], read_calls(folder)
+        found = account_for_step(0, GRAPH, whole, calls, measured, 120.0, 1024)
+        assert found.spaced
+        assert found.clocks_ms < -1.0  # alone, they run at lower clocks
+        terms_mj = found.kernels_mj + found.temperature_mj + found.clocks_mj
+        assert terms_mj == pytest.approx(sum(part.energy_mj for part in found.parts))
+        assert abs(found.energy_error) < 0.02
 
 
 def test_energy_is_given_by_token():
@@ -420,19 +493,28 @@ class TestBloomOnAnH200:
         assert abs(found.time_error) < 0.03
 
 
-def test_calls_that_take_little_of_every_step_are_measured_briefly():
-    calls = [
-        call("large", {0: 290, 1: 1}),
-        call("minor", {0: 9}),
-        call("slight", {0: 1, 1: 0}),
-        call("large later", {0: 1, 1: 99}),
-        call("elsewhere", {7: 5}),
-    ]
-    found = call_settings(calls, [0, 1])
+CALLS_BY_SHARE = [
+    call("large", {0: 290, 1: 1}),
+    call("minor", {0: 9}),
+    call("slight", {0: 1, 1: 0}),
+    call("large later", {0: 1, 1: 99}),
+    call("elsewhere", {7: 5}),
+]
+
+
+def test_the_less_of_every_step_a_call_takes_the_shorter_it_is_measured():
+    found = call_settings(CALLS_BY_SHARE, [0, 1])
     assert {*found} == {"minor", "slight", "elsewhere"}
-    minor, slight = found["minor"], found["slight"]
-    assert slight.warmup_s + slight.min_measure_s < minor.warmup_s + minor.min_measure_s
-    assert slight.max_measure_s < minor.max_measure_s
-    assert found["elsewhere"] == slight
-    briefly = call_settings(calls, [0, 1], brief=True)
-    assert briefly == {**dict.fromkeys(briefly, slight), "large": minor, "large later": minor}
+    minor, slight, trifle = found["minor"], found["slight"], found["elsewhere"]
+    seconds = [one.warmup_s + one.max_measure_s for one in (minor, slight, trifle)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert trifle.min_trials <= 10 * trifle.max_measure_s  # a counter is renewed ten times a second
+    briefly = call_settings(CALLS_BY_SHARE, [0, 1], brief=True)
+    assert briefly["large"] == briefly["large later"] == minor
+    assert briefly["minor"] == briefly["slight"] == slight
+
+
+def test_a_minor_call_that_is_measured_with_others_too_is_measured_shortly():
+    found = call_settings(CALLS_BY_SHARE, [0, 1], ["minor", "large"])
+    assert found["minor"] == found["slight"]
+    assert "large" not in found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 
-class Tiny(torch.nn.Module):  # type: ignore[misc]
+class Tiny(torch.nn.Module):
     """Two equal layers and a function that changes its argument."""
 
     def __init__(self) -> None:
@@ -97,6 +97,74 @@ def test_memory_is_followed_through_the_calls():
     assert [one.distance_bytes for one in first[:2]] == [10_000, 10_000]  # never used before
     assert second[0] == (activation, activation)  # just written
     assert added == (second[2][:1] * 2,)  # in place: it has no result of its own
+
+
+class Chained(torch.nn.Module):
+    """A layer whose calls take results of others, views of these, and a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, value: Any) -> Any:
+        product = torch.nn.functional.linear(value.exp(), self.weight)
+        first, second = product.split(4, dim=-1)
+        product = second.t().sin()
+        return product.add_(first.t()) + value[:, :4].t()
+
+
+def record_chain(model: Any, value: Any, numbers: list[int], copied: Any = (0,)) -> Any:
+    from pytest_gpuenergy.replay import ChainRecorder
+
+    recorder = ChainRecorder({"": model}, [numbers], copied)
+    with torch.inference_mode(), recorder:
+        result = model(value)
+    return recorder, result
+
+
+LAUNCHING = [0, 1, 4, 6, 9]  # exp, linear, sin, add_ and +
+
+
+def test_a_chain_computes_what_its_calls_have_computed():
+    model, value = Chained(), torch.randn(6, 8)
+    recorder, result = record_chain(model, value, LAUNCHING)
+    assert [recorder.forms[number].operator.split(".")[1] for number in LAUNCHING] == [
+        *("exp", "linear", "sin", "add_", "add"),
+    ]
+    chain = recorder.chains[0]
+    assert [tensor.shape for tensor in chain.tensors] == [(6, 8), (8, 8), (4, 6)]
+    assert chain.is_parameter(chain.tensors[1])
+    with torch.inference_mode():
+        for _ in range(2):  # nothing that it takes has changed
+            assert torch.equal(chain()[-1], result)
+
+
+def test_a_chain_takes_other_tensors():
+    model, other = Chained(), torch.randn(6, 8)
+    chain = record_chain(model, torch.zeros(6, 8), LAUNCHING)[0].chains[0]
+    with torch.inference_mode():
+        given = [other, model.weight, other[:, :4].t()]
+        assert torch.equal(chain.with_tensors(given)()[-1], model(other))
+
+
+def test_a_chain_returns_only_what_the_model_uses_after_it():
+    model, value = Chained(), torch.randn(6, 8)
+    recorder, _ = record_chain(model, value, LAUNCHING[:2])
+    chain = recorder.chains[0]
+    assert chain.kept == [frozenset(), frozenset({0})]  # not what exp has returned
+    # The reuse of its tensors: of the input, the weight, and the product.
+    assert recorder.reuse_of[0] == [(0, 0), (1, 1), (1, 2)]
+
+
+def test_a_chain_that_is_not_copied_has_the_parameters_alone():
+    model = Chained()
+    chain = record_chain(model, torch.randn(6, 8), LAUNCHING, copied=())[0].chains[0]
+    assert [tensor.numel() for tensor in chain.tensors] == [0, 64, 0]
+
+
+def test_a_chain_whose_calls_are_not_all_made_is_left_out():
+    recorder, _ = record_chain(Chained(), torch.randn(6, 8), [0, 1, 99])
+    assert recorder.chains == {}
 
 
 @given(
@@ -187,7 +255,7 @@ def test_triton_is_left_as_it_was(monkeypatch):
     assert Jit.run is plain
 
 
-class Model(torch.nn.Module):  # type: ignore[misc]
+class Model(torch.nn.Module):
     """Layers, which share a module with what is outside, between an embedding and a head."""
 
     def __init__(self) -> None:
@@ -205,7 +273,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         return self.heads[0](self.act(value)) + 1.0
 
 
-class Layer(torch.nn.Module):  # type: ignore[misc]
+class Layer(torch.nn.Module):
     """A product and an activation."""
 
     def __init__(self, act: Any) -> None:
@@ -280,7 +348,7 @@ class Autotuner:
     """As much of the kernels that ``torch.compile`` generates as a recorder sees."""
 
     fn = SimpleNamespace(__name__="triton_poi_fused_double_0")
-    streams: list[int] = []  # noqa: RUF012 -- one for all
+    streams: ClassVar[list[int]] = []
 
     def run(self, value: Any, size: int, *, stream: int) -> None:
         assert size == value.numel()

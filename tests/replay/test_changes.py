@@ -8,29 +8,14 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from replayed_calls import measurement
 
-from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.replay import CallChange, UniqueCall, change_lines, change_savings
-
-
-def measurement(energy_mj: float, time_ms: float = 1.0, **changes: object) -> Measurement:
-    plain = Measurement(
-        node_id="replay",
-        workload=WorkloadInfo("model", {}, 0, 0),
-        kernel=KernelInfo("call", "", "replay"),
-        outcome="correct",
-        cap="current",
-        time_ms=time_ms,
-        energy_mj=energy_mj,
-        energy_mj_ci95=Interval(energy_mj - 0.5, energy_mj + 0.5),
-        raw_energy_mj=energy_mj,
-    )
-    return replace(plain, **changes)
 
 
 def test_a_change_saves_as_often_as_the_step_makes_what_it_changes():
     change = CallChange("multiply in float8", "c1", "c1-float8", {0: 4, 1: 1}, 0.03)
-    measured = {"c1": measurement(10.0, 2.0), "c1-float8": measurement(6.0, 1.5)}
+    measured = {"c1": measurement(2.0, 10.0, 0.5), "c1-float8": measurement(1.5, 6.0, 0.5)}
     first, second = change_savings([change], measured, "current")
     assert (first.step, first.calls, first.energy_mj) == (0, 4, 40.0)
     assert (first.saved_mj, first.saved_ms) == (16.0, 2.0)
@@ -41,7 +26,7 @@ def test_a_change_saves_as_often_as_the_step_makes_what_it_changes():
 @pytest.mark.parametrize("lacking", ["before", "after"])
 def test_what_was_not_measured_saves_nothing(lacking):
     change = CallChange("fuse", "before", "after", {0: 1})
-    measured = {"before": measurement(10.0), "after": measurement(6.0)}
+    measured = {"before": measurement(1.0, 10.0), "after": measurement(1.0, 6.0)}
     measured[lacking] = replace(measured[lacking], time_ms=None, energy_mj=None, raw_energy_mj=None)
     assert change_savings([change], measured, "current") == []
     del measured[lacking]
@@ -49,8 +34,8 @@ def test_what_was_not_measured_saves_nothing(lacking):
 
 
 def test_only_savings_beyond_their_interval_are_shown_and_the_largest_first():
-    measured = {"c1": measurement(10.0)} | {
-        f"c1-{name}": measurement(energy_mj)
+    measured = {"c1": measurement(1.0, 10.0, 0.5)} | {
+        f"c1-{name}": measurement(1.0, energy_mj, 0.5)
         for name, energy_mj in [("a", 9.5), ("b", 12.0), ("c", 8.0), ("d", 4.0)]
     }
     changes = [CallChange(f"change {name}", "c1", f"c1-{name}", {0: 1}) for name in "abcd"]
@@ -151,11 +136,11 @@ class TestWithPyTorch:
 
         torch = self.torch
 
-        class Norm(torch.nn.Module):  # type: ignore[misc]
+        class Norm(torch.nn.Module):
             def forward(self, value: Any) -> Any:
                 return value * value.pow(2).mean().rsqrt()
 
-        class Layer(torch.nn.Module):  # type: ignore[misc]
+        class Layer(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.norm, self.product = Norm(), torch.nn.Linear(4, 4)
@@ -164,7 +149,7 @@ class TestWithPyTorch:
             def forward(self, value: Any) -> Any:
                 return self.cached(self.product(self.norm(value)), cache=[])
 
-        class Cached(torch.nn.Module):  # type: ignore[misc]
+        class Cached(torch.nn.Module):
             def forward(self, value: Any, cache: list[Any]) -> Any:
                 cache.append(value.exp())
                 return value + cache[0]

@@ -1,66 +1,138 @@
-"""The study that profiles and replays several models, with a command that stands in for ours."""
+"""The study that profiles and replays several models, with commands that stand in for ours."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 import account_models
 import pytest
 
 CALLS = [
-    {"id": "c1", "steps": {"0": 3}},
+    {"id": "c1", "steps": {"0": 3}, "graph": {"steps": {}}},
     {"id": "c2", "steps": {"0": 1, "1": 1}},
     {"id": "c3", "steps": {}, "graph": {"steps": {"1": 2}}},
 ]
+RUNS = """
+import sys, pathlib, time
+sys.stdin.readline()
+run = pathlib.Path("models/{name}.run")
+run.mkdir(parents=True)
+(run / "profile.json").write_text("{name}")
+time.sleep({seconds})
+sys.exit({status})
+"""
 
 
-def study(
+def study(folder: Path, patch: pytest.MonkeyPatch, *options: str) -> int:
+    """The exit status of the study in a folder."""
+    patch.chdir(folder)
+    patch.setattr(sys, "argv", ["account_models.py", "models", *options, "--keep", "keep"])
+    return account_models.main()
+
+
+def one_model(
     folder: Path, patch: pytest.MonkeyPatch, *options: str, fails: str = "none"
 ) -> tuple[int, list[list[str]]]:
-    """The exit status of the study, and the commands that it has run."""
+    """The exit status of the process of a model, and the commands that it has run."""
     commands: list[list[str]] = []
 
     def gpuenergy(words: list[str]) -> int:
         commands.append(words)
         sys.stdout.write(f"said by {words[0]}\n")
+        if fails in words:
+            raise ValueError(f"{fails} is wrong")
         if words[0] == "profile":
             run = Path(words[words.index("--out") + 1])
-            run.mkdir()
+            run.mkdir(parents=True)
             (run / "operator_calls.jsonl").write_text("\n".join(map(json.dumps, CALLS)))
-        return 1 if fails in words else 0
+        elif words[0] == "replay":
+            results = Path(words[1]) / "results"
+            results.mkdir(exist_ok=True)
+            reasons = {"c1": "it was not chosen", "c2": "no memory", "c3": "no memory"}
+            report = json.dumps({"missing": reasons})
+            (results / "gpu_energy_report.json").write_text(report)
+        return 0
 
+    (folder / "keep").mkdir()
     patch.setattr(account_models, "gpuenergy", gpuenergy)
-    keep = folder / "keep"
-    keep.mkdir()
-    words = ["account_models.py", str(folder / "models"), *options, "--keep", str(keep)]
-    patch.setattr(sys, "argv", words)
-    return account_models.main(), commands
+    patch.setattr(account_models, "_SLOW_IMPORTS", ())
+    patch.setattr(sys, "stdin", io.StringIO("\n"))
+    return study(folder, patch, *options, "--only"), commands
 
 
-def test_each_model_is_profiled_and_replayed_decode_step_first(tmp_path, monkeypatch):
-    models = ("qwen2-0.5b", "opt-350m")
-    status, commands = study(tmp_path, monkeypatch, *models, "--changes")
+def test_a_model_is_profiled_and_what_its_graphs_call_is_replayed(tmp_path, monkeypatch):
+    status, commands = one_model(tmp_path, monkeypatch, "qwen2-0.5b", "--changes")
     assert status == 0
-    assert [words[0] for words in commands] == ["profile", "replay", "replay"] * 2
+    assert [words[0] for words in commands] == ["profile", "replay", "replay"]
     assert commands[1][commands[1].index("--kernels") + 1] == "c2,c3"
     assert {"--resume", "--changes", "--brief"} < set(commands[2])
     config = json.loads((tmp_path / "models/qwen2-0.5b/config.json").read_text())
     assert (config["model_type"], config["vocab_size"]) == ("qwen2", 151936)
 
 
-def test_exits_and_results_are_kept(tmp_path, monkeypatch):
-    status, commands = study(tmp_path, monkeypatch, "opt-350m", "--full", fails="--kernels")
-    assert status == 1
-    assert len(commands) == 2  # what comes after a failure is not tried
+def test_a_function_has_no_prompt(tmp_path, monkeypatch):
+    _, commands = one_model(tmp_path, monkeypatch, "vit-base", "--full")
+    assert commands[0][:3] == ["profile", "account_encoders:vit_base.compute", "--out"]
     assert "--brief" not in commands[1]
+
+
+def test_what_is_missing_is_told(tmp_path, monkeypatch):
+    one_model(tmp_path, monkeypatch, "opt-350m")
+    assert (tmp_path / "keep/exits.txt").read_text().endswith("misses c2, c3: no memory\n")
+
+
+def test_what_comes_after_a_failure_is_not_tried(tmp_path, monkeypatch):
+    options = ("opt-350m", "--changes")
+    status, commands = one_model(tmp_path, monkeypatch, *options, fails="--brief")
+    assert (status, len(commands)) == (70, 2)
     lines = (tmp_path / "keep/exits.txt").read_text().splitlines()
     assert [line.partition(",")[0] for line in lines] == [
         "opt-350m profile 0: exit 0",
-        "opt-350m replay 1: exit 1",
+        "opt-350m replay 1: exit 70",
     ]
-    assert (tmp_path / "keep/opt-350m-1-replay.txt").read_text() == "said by replay\n"
-    kept = gzip.decompress((tmp_path / "keep/opt-350m-operator_calls.jsonl.gz").read_bytes())
-    assert json.loads(kept.splitlines()[0]) == CALLS[0]
+    assert "ValueError: --brief is wrong" in (tmp_path / "keep/opt-350m-1-replay.txt").read_text()
+
+
+def test_a_model_that_fails_or_takes_too_long_leaves_the_others_as_they_are(tmp_path, monkeypatch):
+    behaviours = {"opt-350m": (0, 3), "pythia-410m": (60, 0), "gemma-2b": (0, 0)}
+
+    def started(name: str) -> Popen[bytes]:
+        seconds, status = behaviours[name]
+        text = RUNS.format(name=name, seconds=seconds, status=status)
+        return Popen([sys.executable, "-c", text], stdin=PIPE)
+
+    monkeypatch.setattr(account_models, "started", started)
+    monkeypatch.setattr(account_models, "_KEEP_S", 0.3)
+    assert study(tmp_path, monkeypatch, *behaviours, "--limit-s", "6") > 0
+    for name in behaviours:
+        kept = gzip.decompress((tmp_path / f"keep/{name}-profile.json.gz").read_bytes())
+        assert kept.decode() == name
+    lines = (tmp_path / "keep/exits.txt").read_text().splitlines()
+    assert lines == ["pythia-410m: ended, since its time was over"]
+
+
+def test_no_model_is_begun_when_the_time_of_all_is_over(tmp_path, monkeypatch):
+    begun = []
+
+    def started(name: str) -> Popen[bytes]:
+        begun.append(name)
+        text = RUNS.format(name=name, seconds=60, status=0)
+        return Popen([sys.executable, "-c", text], stdin=PIPE)
+
+    monkeypatch.setattr(account_models, "started", started)
+    monkeypatch.setattr(account_models, "_KEEP_S", 0.3)
+    study(tmp_path, monkeypatch, "opt-350m", "gemma-2b", "--budget-s", "1")
+    assert begun == ["opt-350m", "gemma-2b"]  # the second one only waits
+    assert not (tmp_path / "models/gemma-2b.run").exists()
+
+
+def test_a_process_says_what_is_wrong_in_its_own_files(tmp_path, monkeypatch):
+    device = ("--gpu-device", "emulated")
+    assert study(tmp_path, monkeypatch, "opt-350m", *device) > 0
+    assert (tmp_path / "keep/exits.txt").read_text().startswith("opt-350m profile 0: exit ")
+    assert "gpuenergy: error: " in (tmp_path / "keep/opt-350m-0-profile.txt").read_text()

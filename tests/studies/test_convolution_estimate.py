@@ -7,7 +7,8 @@ import json
 
 import convolution_estimate
 import pytest
-from convolution_estimate import TRIALS, Layer, read_layers, regret_table, speed_tables
+from convolution_estimate import TRIALS, Layer, read_layers, speed_tables
+from convolution_results import regret_table
 
 from pytest_gpuenergy.workloads import Conv2d
 

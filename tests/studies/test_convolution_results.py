@@ -11,14 +11,17 @@ import convolution_results
 import pytest
 from convolution_results import (
     RECORDS,
+    lead_table,
     network_table,
+    own_kernels,
     own_table,
     plot,
     read_layers,
     summary,
+    updated,
     write_records,
 )
-from convolution_sweep import CARD
+from convolution_sweep import CARD, REST
 
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners import ImplicitParameters, load_records
@@ -69,10 +72,10 @@ def test_layers_are_compared_by_group_with_cudnn_in_both_layouts(trials):
     layers = read_layers([trials])
     assert [layer.name for layer in layers] == ["case5", "drawn01"]
     *_, own, better = summary(layers, "us").splitlines()
-    assert own == "| `tf32`, `nhwc` | own | 2.00 (2.00) |  | 0.80 (0.80) |"
+    assert own == "| `tf32`, `nhwc` | own | 2.00 (2.00) | 0.80 (0.80) |"
     assert better == own.replace("own", "better")
     *_, own, _ = summary(layers, "mj").splitlines()
-    assert own == "| `tf32`, `nhwc` | own | 0.50 (0.50) |  |  |"
+    assert own == "| `tf32`, `nhwc` | own | 0.50 (0.50) |  |"
 
 
 def test_regret_is_that_of_the_estimates_order(trials):
@@ -101,6 +104,10 @@ def test_records_keep_the_fastest_kernels_of_bundled_layers(trials, tmp_path):
     assert first["time_ms"] == 0.004
 
 
+def test_records_of_drawn_layers_can_be_asked_for(trials, tmp_path):
+    assert write_records(read_layers([trials, REPORT]), tmp_path / "records", drawn=True) == 2
+
+
 def test_a_network_is_the_weighted_sum_of_its_layers(tmp_path):
     layers = {conv.name: tuple(conv.shape.sizes.values()) for conv in network("resnet")}
     rows = [row for name, sizes in layers.items() for row in rows_of(name, sizes, 1.0, 3.0, 0.5)]
@@ -109,6 +116,17 @@ def test_a_network_is_the_weighted_sum_of_its_layers(tmp_path):
     *_, own, peer = table.splitlines()
     assert own.startswith(f"| `tf32` | nhwc | template | {count} | {count / 2:.2f} ±")
     assert peer.startswith(f"| `tf32` | nhwc | cuDNN | {3 * count} | {count:.2f} ±")
+
+
+def test_the_whole_network_has_53_convolutions(tmp_path):
+    layers = {conv.name: tuple(conv.shape.sizes.values()) for conv in (*network("resnet"), *REST)}
+    rows = [row for name, sizes in layers.items() for row in rows_of(name, sizes, 1.0, 3.0, 0.5)]
+    found = read_layers([stored(tmp_path / "n.json.gz", rows, layers)])
+    *_, own, _ = network_table(found, whole=True).splitlines()
+    assert own.startswith("| `tf32` | nhwc | template | 53 | 26.50 ±")
+    some = [layer for layer in found if layer.name != "rest01"]
+    assert len(network_table(some, whole=True).splitlines()) == 2
+    assert len(network_table(some).splitlines()) == 4
 
 
 def test_kernels_as_exact_as_float32_are_compared_with_the_bundled_ones(trials):
@@ -135,6 +153,46 @@ def test_an_energy_with_gaps_between_launches_is_left_out(tmp_path):
     (layer,) = read_layers([stored(tmp_path / "t.json.gz", rows)])
     assert "mj" not in layer.kernels[0]
     assert layer.cudnn["nhwc"]["mj"] == 4.0
+
+
+REPORT = RECORDS.parent / "results" / "nvidia-h100-2026-11-28" / "convolutions-case1.json"
+
+
+def test_a_report_of_the_bench_is_compared_like_trials():
+    layers = read_layers([REPORT])
+    found = {(layer.conv.mode, layer.conv.layout): layer for layer in layers}
+    assert list(found) == [
+        *(("3xtf32", "nchw"), ("3xtf32", "nhwc"), ("tf32", "nhwc"), ("float16", "nhwc")),
+    ]
+    exact, half = found["3xtf32", "nhwc"], found["float16", "nhwc"]
+    assert exact.ratio("us", "other") == pytest.approx(100.668 / 31.433, rel=1e-4)
+    assert half.ratio("mj", "own") == pytest.approx(8.743 / 9.3032, rel=1e-4)
+    assert own_kernels([REPORT]) == {}  # cuDNN's are none of ours
+
+
+def test_kernels_of_a_report_in_float32_replace_those_of_records(tmp_path):
+    stored = json.loads(REPORT.read_text())
+    cudnn = stored["measurements"][0]
+    cudnn["kernel"]["label"] = "k01"
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(stored))
+    layers = read_layers([REPORT])
+    table = own_table(layers, RECORDS, own_kernels([path])).splitlines()
+    assert table[2].startswith("| case1 | nchw | 100.7 | 37.6 | 2.68 | 0.39 |")
+
+
+def test_tables_of_a_page_are_replaced_where_it_has_them(trials):
+    layers = read_layers([trials])
+    page = "text\n\n| kernel | against | a |\n| --- | --- | --- |\n| old |\nmore\n"
+    found = [("| kernel | against |", lead_table(layers)), ("`tf32`, `nhwc`", "| never |")]
+    lines = updated(page, found).splitlines()
+    assert lines[2] == (
+        "| kernel | against | speed: cases | speed: drawn | energy: cases | energy: drawn |"
+    )
+    assert lines[4] == (
+        "| `tf32`, `nhwc` | cuDNN tf32, `nhwc` | 2.00 (2.00) | 0.80 (0.80) | 0.50 (0.50) |  |"
+    )
+    assert (lines[:2], lines[5:]) == (["text", ""], ["more"])
 
 
 def test_without_energy_there_is_no_plot(tmp_path):

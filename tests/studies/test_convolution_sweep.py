@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 import convolution_sweep
 import pytest
 from convolution_results import read_layers
-from convolution_sweep import CARD, drawn_layers, offered, swept_layers
+from convolution_sweep import CARD, drawn_layers, kindred_layers, offered, swept_layers
 
 from pytest_gpuenergy.workloads import Conv2d
 
@@ -111,7 +111,15 @@ def test_layers_are_drawn_once_for_all():
     assert drawn_layers() == drawn_layers()
     first, *_ = drawn_layers()
     assert [*first.shape.sizes.values()] == [2, 72, 65, 179, 176, 3, 3, 1, 3, 2]
-    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 35
+    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 50
+
+
+def test_drawn_layers_are_of_the_kinds_that_lost():
+    odd = [conv.shape for conv in kindred_layers() if conv.name.startswith("odd")]
+    few = [conv.shape for conv in kindred_layers() if conv.name.startswith("few")]
+    assert (len(odd), len(few)) == (5, 3)
+    assert all(s.CI % 2 for s in odd)
+    assert all(s.CI <= 4 and s.W >= 300 for s in few)
 
 
 def test_kernels_of_each_way_to_copy_are_tried():

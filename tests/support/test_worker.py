@@ -81,6 +81,10 @@ class Subject:
         while True:
             signal.pause()
 
+    def open_and_hang(self, path):
+        open(path, "w").close()
+        self.hang()
+
     def stubborn(self):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self.hang()
@@ -268,6 +272,28 @@ def test_a_retired_worker_starts_no_child(start):
     with pytest.raises(WorkerDiedError, match="has been ended"):
         worker.call("count")
     assert worker.pid is None
+
+
+@pytest.mark.parametrize("end", [Worker.kill, Worker.retire])
+def test_another_thread_ends_a_call_under_way(start, tmp_path, end):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for _ in range(5):  # the two threads notice the death at the same time, in either order
+        worker, errors = start(), []
+        thread = Thread(target=_note_error, args=(errors, worker, str(fifo)))
+        thread.start()
+        fifo.read_bytes()  # returns once the child is within the call
+        end(worker)
+        thread.join()
+        assert errors == [WorkerDiedError]
+        assert worker.pid is None
+
+
+def _note_error(errors: list[type[BaseException]], worker: Worker, fifo: str) -> None:
+    try:
+        worker.call("open_and_hang", fifo)
+    except BaseException as error:
+        errors.append(type(error))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

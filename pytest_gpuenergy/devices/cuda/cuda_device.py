@@ -91,6 +91,7 @@ class CudaDevice(Device):
             )
         self._compilers = CompilerPools(self.architecture)
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
+        self._next_heater: Worker | None = None
         self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
@@ -115,6 +116,10 @@ class CudaDevice(Device):
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         if not kernels:  # otherwise another thread may be using the worker
             self._worker.start()  # imports CuPy, without using the GPU
+            if self._shares_memory and self._next_heater is None:
+                self._next_heater = self._new_worker()
+                self._next_heater.start()
+            self._compilers.submit(HEAT_JOB.kernel)  # whose process also tells NVRTC's version
         for kernel in kernels:
             if not self.refusal(kernel):
                 self._compilers.submit(kernel)
@@ -205,7 +210,10 @@ class CudaDevice(Device):
         self._expected_modules = tuple(modules)
 
     def heater(self) -> Heater | None:
-        return _WorkerHeater(self) if self._shares_memory else None
+        if not self._shares_memory:
+            return None
+        worker, self._next_heater = self._next_heater or self._new_worker(), None
+        return _WorkerHeater(self, worker)
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
@@ -268,6 +276,8 @@ class CudaDevice(Device):
     def close(self) -> None:
         self._worker.kill()
         self._next_worker.kill()
+        if self._next_heater is not None:
+            self._next_heater.kill()
         self._compilers.close()
 
     def _new_worker(self, modules: Sequence[str] = ()) -> Worker:
@@ -421,9 +431,9 @@ class _WorkerRepeater(_RemoteRepeater):
 class _WorkerHeater(_RemoteRepeater):
     """See `Heater`; its worker is no other's, so that a kernel that dies cannot end it."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: CudaDevice, worker: Worker) -> None:
         self._device = device
-        self._worker = device._new_worker()
+        self._worker = worker
 
     def __enter__(self) -> Repeater:
         try:

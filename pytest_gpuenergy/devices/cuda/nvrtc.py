@@ -1,17 +1,20 @@
 """Compiles CUDA text with NVRTC, in child processes, and caches the result by content.
 
 NVRTC compiles one program at a time per process, so there is a process per core. It needs no GPU
-and creates no CUDA context.
+and creates no CUDA context. The processes do not import CuPy, which takes longer than most kernels.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import json
 import re
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +41,94 @@ _Compiled = tuple[bytes, dict[str, str], str]
 """The machine code, the symbol of each entry, and the PTX."""
 
 
+class NvrtcError(Exception):
+    """NVRTC refuses a text; the message is its log, or the name of its error."""
+
+
+class NvrtcLibrary:
+    """The functions of NVRTC, called by `ctypes`.
+
+    Args:
+        library: the loaded library.
+
+    Attributes:
+        version: its version.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("Version", ctypes.byref(major), ctypes.byref(minor))
+        self.version = major.value, minor.value
+
+    @classmethod
+    def load(cls) -> NvrtcLibrary:
+        """Load the library that CuPy uses.
+
+        If it cannot be told from the names of packages which one that is, CuPy is imported.
+        """
+        import cuda.pathfinder as pathfinder
+
+        with contextlib.suppress(RuntimeError, OSError):  # it is not found, or cannot be loaded
+            found = cls(ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path))
+            with contextlib.suppress(PackageNotFoundError):
+                distribution(f"cupy-cuda{found.version[0]}x")
+                return found
+        from cupy.cuda import nvrtc
+
+        return cls(ctypes.CDLL(f"libnvrtc.so.{nvrtc.getVersion()[0]}"))
+
+    def compile(self, source: str, entries: Sequence[str], options: Sequence[str]) -> _Compiled:
+        """Return the machine code, the symbol of each entry, and the PTX.
+
+        Raises:
+            NvrtcError: the text does not compile, or has no such entry.
+        """
+        program = ctypes.c_void_p()
+        text = source.encode()
+        self._call("CreateProgram", ctypes.byref(program), text, b"kernel.cu", 0, None, None)
+        try:
+            for entry in entries:
+                self._call("AddNameExpression", program, entry.encode())
+            words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            self._call("CompileProgram", program, len(options), words)
+            symbols = {}
+            for entry in entries:
+                symbol = ctypes.c_char_p()
+                self._call("GetLoweredName", program, entry.encode(), ctypes.byref(symbol))
+                symbols[entry] = (symbol.value or b"").decode()
+            code, ptx = self._content("CUBIN", program), self._content("PTX", program)
+            return code, symbols, ptx.rstrip(b"\0").decode()
+        except NvrtcError as error:
+            log = self._content("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
+            raise NvrtcError(log.strip() or str(error)) from None
+        finally:
+            self._call("DestroyProgram", ctypes.byref(program))
+
+    def _content(self, what: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"Get{what}Size", program, ctypes.byref(size))
+        content = ctypes.create_string_buffer(size.value)
+        self._call(f"Get{what}", program, content)
+        return content.raw
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if status := getattr(self._library, f"nvrtc{name}")(*arguments):
+            raise NvrtcError(self._library.nvrtcGetErrorString(status).decode())
+
+
 class NvrtcCompiler:
-    """Compiles CUDA text with NVRTC in a child process; needs CuPy but no GPU."""
+    """Compiles CUDA text with NVRTC in a child process; needs CuPy's headers but no GPU."""
 
     def __init__(self) -> None:
         import cuda.pathfinder as pathfinder
-        import cupy
-        from cupy.cuda import nvrtc
 
-        self._nvrtc = nvrtc
-        bundled = Path(cupy.__file__).parent / "_core/include/cupy/_cccl"
+        self._nvrtc = NvrtcLibrary.load()
+        cupy = find_spec("cupy")
+        if cupy is None or cupy.origin is None:
+            raise ImportError("CuPy is not installed")
+        bundled = Path(cupy.origin).parent / "_core/include/cupy/_cccl"
         libraries = [bundled / name for name in ("libcudacxx", "cub", "thrust")]
         toolkit = pathfinder.find_nvidia_header_directory("cudart")
         own = cuda_dir() / "nvrtc" / "driver"
@@ -115,25 +196,17 @@ class NvrtcCompiler:
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
     ) -> _Compiled:
-        nvrtc = self._nvrtc
         options = (f"-arch={architecture}", *_OPTIONS, *first, *self._includes)
-        program = nvrtc.createProgram(source, "kernel.cu", (), ())
         try:
-            for entry in entries:
-                nvrtc.addNameExpression(program, entry)
-            nvrtc.compileProgram(program, options)
-            symbols = {entry: nvrtc.getLoweredName(program, entry) for entry in entries}
-            return nvrtc.getCUBIN(program), symbols, nvrtc.getPTX(program)
-        except nvrtc.NVRTCError as error:
-            log = nvrtc.getProgramLog(program).splitlines()
-            message = next((line for line in log if "error" in line), str(error))
+            return self._nvrtc.compile(source, entries, options)
+        except NvrtcError as error:
+            log = str(error).splitlines()
+            message = next((line for line in log if "error" in line), log[0])
             raise KernelFault("compile", f"NVRTC: {message.strip()}") from None
-        finally:
-            nvrtc.destroyProgram(program)
 
     def version(self) -> str:
         """NVRTC's version, such as ``13.0``."""
-        return ".".join(map(str, self._nvrtc.getVersion()))
+        return ".".join(map(str, self._nvrtc.version))
 
 
 class NvrtcCompilers(Compilers[Kernel, Binary]):

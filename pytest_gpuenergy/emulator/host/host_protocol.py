@@ -20,8 +20,11 @@ from pytest_gpuenergy.kernels import Argument, Kernel, StructLayout, TensorMap, 
 from pytest_gpuenergy.support import KernelFault, Outcome
 from pytest_gpuenergy.workloads import Scalar, is_floating, stored_as
 
-# By role: whether launches write a tensor (1) and find the same contents each time (2).
-_USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
+_TENSOR_USES = {"input": 0, "output": 1, "inout": 2, "workspace": 1}
+"""The number in the plan for each role of a tensor.
+
+Launches only read those with 0 and write those with 1; those with 2 are restored before each.
+"""
 _OUTCOMES: dict[str, Outcome] = {
     "correctness": "correctness",
     "runtime": "runtime",
@@ -32,8 +35,10 @@ _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
 _WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
 _COMPARED = re.compile(r"compared((?: [fi]-?\d[\d.e+-]{0,30})*)")
-_MOST_BYTES = 1 << 20  # of an answer
-_SHOWN = 1000  # characters of a text that the kernel may have made up
+_MAX_ANSWER_BYTES = 1 << 20
+"""The length of an answer from which on it must be the kernel that writes."""
+_MAX_SHOWN_CHARACTERS = 1000
+"""The length to which texts are cut that the kernel may have made up."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +125,17 @@ def write_plan(
         str(len(tensors)),
     ]
     for tensor, file in tensors:
-        use, item = _USES[tensor.role], stored_as(tensor.dtype).itemsize
+        use, item = _TENSOR_USES[tensor.role], stored_as(tensor.dtype).itemsize
         lines.append(f"{_word(tensor.name)} {tensor.dtype} {file} {use} {tensor.nbytes} {item}")
     sizes = [tensor.nbytes for tensor, _ in tensors]
-    maps = {map_.name: _map(map_, numbers, sizes) for map_ in kernel.tensor_maps}
+    maps = {map_.name: _tensor_map_text(map_, numbers, sizes) for map_ in kernel.tensor_maps}
     lines.append(str(len(kernel.launches)))
     entries = kernel_entries(kernel)
     for launch in kernel.launches:
         arguments = []
         for name in launch.arguments:
             if not isinstance(name, str):
-                arguments.append(_struct(name, numbers, scalars))
+                arguments.append(_struct_text(name, numbers, scalars))
             elif name in maps:
                 arguments.append(maps[name])
             elif name in numbers:
@@ -152,10 +157,13 @@ def _word(name: str) -> str:
     return re.sub(r"\s", "_", name)[:200] or "_"
 
 
-def _struct(members: Argument, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]) -> str:
-    """Return a struct as the plan has it: bytes, members as text, how many, and each of these.
+def _struct_text(
+    members: Argument, numbers: Mapping[str, int], scalars: Mapping[str, Scalar]
+) -> str:
+    """Return the line of the plan for an argument that is a struct.
 
-    That is the offset, and the number of the tensor or the bytes of the scalar in hexadecimal.
+    It begins with the size in bytes, the members as text and their number. For each member follow
+    its offset and the number of its tensor, or the bytes of its scalar in hexadecimal.
     """
     layout = StructLayout.of(members, scalars)
     words = [
@@ -169,12 +177,13 @@ def _struct(members: Argument, numbers: Mapping[str, int], scalars: Mapping[str,
     return " ".join(words)
 
 
-def _map(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
-    """Return a map as the plan has it.
+def _tensor_map_text(given: TensorMap, numbers: Mapping[str, int], sizes: Sequence[int]) -> str:
+    """Return the line of the plan for an argument that is a tensor map.
 
-    That is the tensor's number, rank, swizzle and whether it is of im2col; extent and stride in
-    bytes of each dimension; the box; and for im2col the lower and upper corner and stride of each
-    dimension of an image. It is empty if no launch takes the tensor.
+    It has the number of the tensor; the rank, the swizzle in bytes and whether the map is of
+    im2col; for each dimension its extent and its stride in bytes; and the box. For im2col, the
+    lower corner, the upper corner and the stride of each dimension of an image follow. The line is
+    empty if no launch takes the tensor.
     """
     number = numbers.get(given.tensor)
     if number is None:
@@ -246,7 +255,7 @@ class ProcessAnswers:
         if (
             not all(line.startswith(start) for line in lines)
             or begun != start[: len(begun)]
-            or self._read_bytes > _MOST_BYTES
+            or self._read_bytes > _MAX_ANSWER_BYTES
         ):
             raise forged_answer(self._entry)
         for line in lines:
@@ -258,7 +267,7 @@ class ProcessAnswers:
             else:
                 self._lines.append(text)
 
-    def late(self, timeout_s: float) -> KernelFault:
+    def timeout_fault(self, timeout_s: float) -> KernelFault:
         """Return the fault of a kernel that takes longer than ``timeout_s``."""
         text = f"{self._entry} did not finish within {timeout_s:g} s"
         if self._waiting:
@@ -267,7 +276,7 @@ class ProcessAnswers:
         return KernelFault("timeout", f"{text}.")
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether an answer has begun."""
         return bool(self._lines)
 
@@ -327,4 +336,4 @@ def forged_answer(entry: str) -> KernelFault:
 
 def shown(text: str) -> str:
     """Return the beginning of a text that a kernel may have made up, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_SHOWN])
+    return "".join(c if c.isprintable() else "?" for c in text[:_MAX_SHOWN_CHARACTERS])

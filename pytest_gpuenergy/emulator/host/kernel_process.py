@@ -121,8 +121,8 @@ class KernelProcess:
         """
         began_s = time.monotonic()
         self.tell(f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n")
-        self._exchange(lambda: self._answers.begun)
-        if not self._answers.begun:
+        self._exchange(lambda: self._answers.has_begun)
+        if not self._answers.has_begun:
             raise self._death()
         elapsed_s = time.monotonic() - began_s
         return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
@@ -200,7 +200,7 @@ class KernelProcess:
             in_time = self._process.returncode is not None
         if not in_time:
             self.kill()
-            raise self._answers.late(self._timeout_s)
+            raise self._answers.timeout_fault(self._timeout_s)
 
     def _send(self) -> bool:
         """Send a piece of what is unsent; return whether anything is left."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin.declared_options import RUN
+from pytest_gpuenergy.pytest_plugin.declared_options import RUN, runs_items
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -88,8 +88,9 @@ def _calls(reports: Iterable[Any]) -> Iterator[tuple[Any, str, str, str]]:
 class ContenderKernels:
     """The kernels of contenders, each made once for all power caps.
 
-    The kernels of templates for products are chosen without the GPU. While an item is measured, the
-    kernel of the next one is therefore compiled, or verified where the GPU is emulated.
+    The kernels of templates for products are chosen without the GPU. That of the first item is
+    therefore begun while the GPU is claimed. While an item is measured, the kernel of the next one
+    is compiled, or verified where the GPU is emulated.
     """
 
     def __init__(self) -> None:
@@ -137,9 +138,18 @@ class ContenderKernels:
             return
         contender, workload = following
         setup.gpu.expect_modules(CONTENDER_MODULES.get(contender, ()))
+        if (made := self.begin(contender, workload, setup)) is not None:
+            run.session.expect(lambda: (made.result(), workload))
+
+    def begin(
+        self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup
+    ) -> Future[AnyKernel] | None:
+        """Begin with a kernel in the background; return None if it has begun or needs the GPU."""
         key = (contender, workload, setup.gpu.uuid)
-        if contender != _CHOSEN_WITHOUT_GPU or not isinstance(workload, Gemm) or key in self._made:
-            return
+        if contender != _CHOSEN_WITHOUT_GPU or not isinstance(workload, Gemm):
+            return None
+        if key in self._made or key in self._ahead:
+            return None
 
         def make() -> AnyKernel:
             from pytest_gpuenergy.tuners import CONTENDERS
@@ -149,9 +159,12 @@ class ContenderKernels:
                 setup.gpu.prepare([kernel])
             return kernel
 
-        if key not in self._ahead:
-            made = self._ahead[key] = self._pool.submit(make)
-            run.session.expect(lambda: (made.result(), workload))
+        made = self._ahead[key] = self._pool.submit(make)
+        return made
+
+    def has_begun(self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup) -> bool:
+        """Return whether a kernel is made in the background, which does not use the GPU."""
+        return (contender, workload, setup.gpu.uuid) in self._ahead
 
     def close(self) -> None:
         """Forget what has not begun."""
@@ -160,6 +173,8 @@ class ContenderKernels:
 
 _CHOSEN_WITHOUT_GPU = "template"
 """The contender whose kernels of products are chosen by an estimate alone."""
+_KERNELS = pytest.StashKey[ContenderKernels]()
+"""The kernels that have begun when items have been collected."""
 
 
 def _contender_of(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
@@ -305,6 +320,23 @@ def pytest_report_collectionfinish(
     return lines
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Begin with the kernel of the first item, if it is chosen without the GPU."""
+    config = session.config
+    run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
+    first = _contender_of(session.items[0]) if session.items else None
+    if run is None or run.session.link is not None or first is None or not runs_items(config):
+        return
+    from pytest_gpuenergy.tuners import ContenderSetup, KernelStore
+
+    kernels = config.stash[_KERNELS] = ContenderKernels()
+    with contextlib.suppress(GpuEnergyError), KernelStore() as store:  # its own item reports it
+        # Templates do not need the store.
+        kernels.begin(
+            *first, ContenderSetup(run.session.card.device, records_folder(config), store)
+        )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Show contenders side by side, and which have no figures and why, below the other tables."""
@@ -335,9 +367,9 @@ def kernel_store() -> Iterator[KernelStore]:
 
 
 @pytest.fixture(scope="session")
-def contender_kernels() -> Iterator[ContenderKernels]:
+def contender_kernels(request: pytest.FixtureRequest) -> Iterator[ContenderKernels]:
     """The kernels of contenders, of all items."""
-    kernels = ContenderKernels()
+    kernels = request.config.stash.get(_KERNELS, None) or ContenderKernels()
     yield kernels
     kernels.close()
 

@@ -1,11 +1,18 @@
 """Accounts for the energy of a step: the sum of its calls, and what the sum leaves over.
 
-    E(step) = sum over calls of n E(call) + temperature + links + P(gaps) t(gaps) + residual
-    t(step) = sum over calls of n t(call) + t(gaps)
+    E(step) = sum over calls of n E(call) + temperature + clocks + neighbours + links
+              + P(gaps) t(gaps) + residual
+    t(step) = sum over calls of n t(call) + clocks + neighbours + t(gaps)
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
-that the card had during the step, by each call's own change per kelvin. Links between GPUs, which
-exchanges wake up, take power until long after them:
+that the card had during the step, by each call's own change per kelvin, and those of calls that the
+power limit slows down more alone than in the step to the clock of the step, by a measurement with
+gaps. A call after others takes more or less than after its like: calls of a layer that follow one
+another are also measured as one, a window, in which each takes what those before have computed.
+
+    neighbours = sum over windows of n (E(window) - sum over its calls of E(call))
+
+Links between GPUs, which exchanges wake up, take power until long after them:
 
     P(links) = (E(exchange and gaps) - E(exchange)) / (t(both) - t(exchange)) - P(gap)
 
@@ -18,6 +25,7 @@ an empty kernel after each call; where the host launches, it is the card's power
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,6 +41,13 @@ GAP_MS = 0.02
 """The approximate duration of a gap, in milliseconds."""
 GPU_US = "gpu_us"
 """The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
+
+WINDOW_STEP, WINDOW_CALLS, WINDOW_COUNT = "step", "calls", "count"
+"""The parameters of a window's workload: its step, the ids of its calls in their order, separated
+by spaces, and how often the step makes them so."""
+_SAME_CLOCK = 0.98
+"""The least clock of a window, relative to its step's, at which the power limit has not slowed the
+window down more than the step: clocks of the same load scatter by about a percent."""
 
 
 def step_key(step: int, level: str) -> str:
@@ -75,6 +90,11 @@ def gaps_key(step: int) -> str:
     return f"{step_key(step, GRAPH)}-gaps"
 
 
+def window_key(step: int, number: int) -> str:
+    """Return the key of successive calls that are measured together, see `Account`."""
+    return f"step{step}-window{number}"
+
+
 def spaced_key(call: str) -> str:
     """Return the key of a call that was measured with gaps after it."""
     return f"{call}-spaced"
@@ -115,18 +135,24 @@ def as_measured(measurement: Measurement, temperature_c: float | None) -> CallFi
     )
 
 
-def at_clock(whole: Measurement, alone: CallFigures, apart: CallFigures) -> CallFigures:
+def clock_share(whole: Measurement, alone: CallFigures, apart: CallFigures) -> float:
+    """Return where the clock of a step lies between those of a call alone, 0, and with gaps, 1."""
+    wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
+    if wanted is None or low is None or high is None or high <= low:
+        return 1.0
+    return min(1.0, max(0.0, (wanted - low) / (high - low)))
+
+
+def at_clock(alone: CallFigures, apart: CallFigures, share: float) -> CallFigures:
     """Interpolate a call's figures to the clock of its step.
 
     Args:
-        whole: The measurement of the step.
         alone: The figures of the call when launched back to back, which the power limit slows.
         apart: Its figures when launched with gaps, which the limit does not slow.
+        share: See `clock_share`.
     """
-    wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
-    if wanted is None or low is None or high is None or high <= low:
+    if share == 1.0:
         return apart
-    share = min(1.0, max(0.0, (wanted - low) / (high - low)))
 
     def between(limited: float, unlimited: float) -> float:
         return limited + share * (unlimited - limited)
@@ -136,7 +162,7 @@ def at_clock(whole: Measurement, alone: CallFigures, apart: CallFigures) -> Call
         between(alone.raw_mj, apart.raw_mj),
         between(alone.energy_mj, apart.energy_mj),
         between(alone.half_width_mj, apart.half_width_mj),
-        between(low, high),
+        between(alone.clock_mhz or math.nan, apart.clock_mhz or math.nan),
     )
 
 
@@ -286,7 +312,7 @@ class Account(Struct, frozen=True):
         tokens_per_joule: Its reciprocal.
         edp_mj_ms: The measured energy times the measured time.
         idle_w: The power of the card between launches.
-        kernels_ms: The sum of the calls' times.
+        kernels_ms: The sum of the calls' times, as measured.
         kernels_mj: The sum of the calls' energies, as measured.
         kernels_mj_half_width: The half width of that sum's 95 % interval.
         temperature_mj: The correction of ``kernels_mj`` to the temperature of the step.
@@ -300,8 +326,8 @@ class Account(Struct, frozen=True):
         residual_mj: The measured energy that the prediction does not account for.
         predicted_mj: The sum of calls, temperature, links and gaps.
         energy_error: The error of the prediction, relative to the measured energy.
-        time_error: The difference of ``gpu_ms`` from ``trace_ms``, relative to it; None without
-            ``gpu_ms``.
+        time_error: The difference of ``gpu_ms`` and ``neighbours_gpu_ms`` from ``trace_ms``,
+            relative to it; None without ``gpu_ms``.
         clock_mhz: The effective SM clock during the step; None if it could not be measured.
         coverage: The part of the step's GPU time, by the trace, whose calls have been measured.
         parts: The unique calls of the step, the most energy first.
@@ -316,6 +342,19 @@ class Account(Struct, frozen=True):
         links_mj: The energy of the links outside exchanges, at that power.
         gaps_w: The power in the gaps, see `gap_power`; ``idle_w`` where that was not measured.
         gaps_mj_half_width: The half width of the 95 % interval of ``gaps_mj``; 0 at ``idle_w``.
+        clocks_ms: What the times of ``spaced`` calls change by at the clock of the step.
+        clocks_mj: What their energies change by.
+        clocks_mj_half_width: The half width of the 95 % interval of ``clocks_mj``.
+        neighbours_ms: What the calls of ``windows`` take longer together, in the order in which the
+            step makes them, than each alone; without the links and gaps between windows.
+        neighbours_mj: What they take more energy.
+        neighbours_mj_half_width: The half width of the 95 % interval of ``neighbours_mj``.
+        neighbours_gpu_ms: What they take more GPU time by the profiler; it counts in
+            ``time_error``.
+        windows: The keys of the windows that were measured, each of which has calls of a layer.
+        predicted_mj_half_width: The half width of the 95 % interval of ``predicted_mj``. The errors
+            of all measurements add up in it, each once: those of calls alone count where a call
+            lies in no window.
     """
 
     cap: str
@@ -352,12 +391,97 @@ class Account(Struct, frozen=True):
     links_mj: float = 0.0
     gaps_w: float | None = None
     gaps_mj_half_width: float = 0.0
+    clocks_ms: float = 0.0
+    clocks_mj: float = 0.0
+    clocks_mj_half_width: float = 0.0
+    neighbours_ms: float = 0.0
+    neighbours_mj: float = 0.0
+    neighbours_mj_half_width: float = 0.0
+    neighbours_gpu_ms: float = 0.0
+    windows: tuple[str, ...] = ()
+    predicted_mj_half_width: float | None = None
 
     @property
     def is_within_intervals(self) -> bool:
         """Whether the residual is no larger than the intervals of measurement and prediction."""
-        predicted_mj = self.kernels_mj_half_width + self.gaps_mj_half_width
+        predicted_mj = self.predicted_mj_half_width
+        if predicted_mj is None:  # of an older release
+            predicted_mj = self.kernels_mj_half_width + self.gaps_mj_half_width
         return abs(self.residual_mj) <= self.energy_mj_half_width + predicted_mj
+
+
+class Neighbours(NamedTuple):
+    """What calls take more together than alone in a step; see `Account`.
+
+    Attributes:
+        covered: How many of the step's calls the windows have, by id.
+        together_mj: The half widths of the windows' own intervals.
+    """
+
+    time_ms: float
+    energy_mj: float
+    half_width_mj: float
+    gpu_ms: float
+    windows: tuple[str, ...]
+    covered: Mapping[str, int]
+    together_mj: float
+
+
+def _has_clock_of(whole: Measurement, window: Measurement) -> bool:
+    """Return whether the power limit slows a window down as much as its step."""
+    clock_mhz, of_step_mhz = window.effective_sm_clock_mhz, whole.effective_sm_clock_mhz
+    if not whole.cap_binding or clock_mhz is None or of_step_mhz is None:
+        return False
+    return clock_mhz >= _SAME_CLOCK * of_step_mhz
+
+
+def neighbours(
+    step: int,
+    level: str,
+    whole: Measurement,
+    alone: Mapping[str, CallFigures],
+    measured: Mapping[str, Measurement],
+) -> Neighbours:
+    """Return what calls of a step take more with their neighbours than alone.
+
+    A window counts only if all its calls were measured alone, and if the power limit did not slow
+    it down more than the step.
+
+    Args:
+        step: The number of the step.
+        level: The level of the step, see `Account`. Windows have calls of layers in a graph.
+        whole: The measurement of the step.
+        alone: The figures of the step's calls alone, by id.
+        measured: All measurements by their keys.
+    """
+    more_ms, more_mj, half_width, together_mj, gpu_us = 0.0, 0.0, 0.0, 0.0, 0.0
+    covered: Counter[str] = Counter()
+    windows = []
+    for key, found in measured.items() if level in (GRAPH, LAYERS) else ():
+        of_window = found.workload.parameters
+        if of_window.get(WINDOW_STEP) != step or WINDOW_CALLS not in of_window:
+            continue
+        ids = str(of_window[WINDOW_CALLS]).split()
+        if not found.measured or any(call not in alone for call in ids):
+            continue
+        if is_held_back(found, whole) and not _has_clock_of(whole, found):
+            continue
+        count, together = int(of_window[WINDOW_COUNT]), as_measured(found, whole.temperature_c)
+        apart = [alone[call] for call in ids]
+        more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
+        more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))
+        together_mj += count * together.half_width_mj
+        half_width += count * sum(call.half_width_mj for call in (together, *apart))
+        times_us = [profiled_gpu_us(found), *(profiled_gpu_us(measured[call]) for call in ids)]
+        if None not in times_us:
+            window_us, *alone_us = (time_us or 0.0 for time_us in times_us)
+            gpu_us += count * (window_us - sum(alone_us))
+        for call in ids:
+            covered[call] += count
+        windows.append(key)
+    return Neighbours(
+        more_ms, more_mj, half_width, gpu_us / 1e3, tuple(windows), covered, together_mj
+    )
 
 
 def account_for_step(
@@ -388,6 +512,8 @@ def account_for_step(
     spaced: list[str] = []
     alone_us: list[float | None] = []
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
+    clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
+    figures: dict[str, CallFigures] = {}
     for call in calls:
         count = calls_at(call, step, level, modules)
         if not count:
@@ -398,16 +524,24 @@ def account_for_step(
             missing.append(call.id)
             continue
         alone = as_measured(found, whole.temperature_c)
+        shift_mj += count * (alone.energy_mj - alone.raw_mj)
+        alone_half_width += count * alone.half_width_mj
         if is_held_back(found, whole):
             apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
-            alone = alone if apart is None else at_clock(whole, alone, apart)
+            if apart is not None:
+                share = clock_share(whole, alone, apart)
+                slower, alone = alone, at_clock(alone, apart, share)
+                clocks_ms += count * (alone.time_ms - slower.time_ms)
+                clocks_mj += count * (alone.energy_mj - slower.energy_mj)
+                either_mj = slower.half_width_mj + apart.half_width_mj
+                clocks_half_width += count * share * either_mj
+        figures[call.id] = alone
         covered_us += count * call.call_us
         if not call.is_exchange:
             compared_us += count * call.call_us
             gpu_us = profiled_gpu_us(found)
             alone_us.append(None if gpu_us is None else count * gpu_us)
-        shift_mj += count * (alone.energy_mj - alone.raw_mj)
         parts.append(
             CallShare(
                 call=call.id,
@@ -420,18 +554,26 @@ def account_for_step(
             )
         )
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
-    kernels_ms = sum(part.time_ms for part in parts)
+    kernels_ms = sum(part.time_ms for part in parts) - clocks_ms
     predicted_kernels_mj = sum(part.energy_mj for part in parts)
+    beside = neighbours(step, level, whole, figures, measured)
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
-    gaps_ms = time_ms - kernels_ms
+    gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms
     in_gaps = gap_power(step, level, measured, whole.temperature_c) or GapPower(idle_w, 0.0)
     gaps_mj = in_gaps.power_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
     exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)
     awake_w = links_w(step, level, measured, whole.temperature_c)
     links_mj = (awake_w or 0.0) * (time_ms - exchanges_ms)
-    predicted_mj = predicted_kernels_mj + links_mj + gaps_mj
+    predicted_mj = predicted_kernels_mj + beside.energy_mj + links_mj + gaps_mj
+    gaps_half_width = in_gaps.half_width_w * abs(gaps_ms)
+    in_windows = {part.call: beside.covered.get(part.call, 0) for part in parts}
+    apart_half_width = sum(
+        (part.calls - min(part.calls, in_windows[part.call])) * figures[part.call].half_width_mj
+        for part in parts
+    )
+    compared_ms = None if gpu_ms is None else gpu_ms + beside.gpu_ms
     return Account(
         cap=whole.cap,
         step=step,
@@ -445,8 +587,8 @@ def account_for_step(
         edp_mj_ms=energy_mj * time_ms,
         idle_w=idle_w,
         kernels_ms=kernels_ms,
-        kernels_mj=predicted_kernels_mj - shift_mj,
-        kernels_mj_half_width=sum(part.energy_mj_half_width for part in parts),
+        kernels_mj=predicted_kernels_mj - shift_mj - clocks_mj,
+        kernels_mj_half_width=alone_half_width,
         temperature_mj=shift_mj,
         trace_ms=trace_ms,
         gpu_ms=gpu_ms,
@@ -455,7 +597,7 @@ def account_for_step(
         residual_mj=energy_mj - predicted_mj,
         predicted_mj=predicted_mj,
         energy_error=predicted_mj / energy_mj - 1,
-        time_error=gpu_ms / trace_ms - 1 if gpu_ms is not None and trace_ms else None,
+        time_error=compared_ms / trace_ms - 1 if compared_ms is not None and trace_ms else None,
         clock_mhz=whole.effective_sm_clock_mhz,
         coverage=covered_us / all_us if all_us else 0.0,
         parts=tuple(sorted(parts, key=lambda part: -part.energy_mj)),
@@ -465,7 +607,16 @@ def account_for_step(
         links_w=awake_w,
         links_mj=links_mj,
         gaps_w=in_gaps.power_w,
-        gaps_mj_half_width=in_gaps.half_width_w * abs(gaps_ms),
+        gaps_mj_half_width=gaps_half_width,
+        clocks_ms=clocks_ms,
+        clocks_mj=clocks_mj,
+        clocks_mj_half_width=clocks_half_width,
+        neighbours_ms=beside.time_ms,
+        neighbours_mj=beside.energy_mj,
+        neighbours_mj_half_width=beside.half_width_mj,
+        neighbours_gpu_ms=beside.gpu_ms,
+        windows=beside.windows,
+        predicted_mj_half_width=apart_half_width + beside.together_mj + gaps_half_width,
     )
 
 

@@ -151,23 +151,32 @@ def _step(report: ReplayReport, account: Account) -> str:
 
 def _account(account: Account, step: str) -> Iterator[str]:
     yield _measured(account, step)
-    links = ""
+    others = ""
+    if account.spaced:
+        spread = f" ±{account.clocks_mj_half_width:.2g}"
+        others += f", clocks {account.clocks_mj:+.3g}{spread} in {account.clocks_ms:+.3g} ms"
+    if account.windows:
+        spread = f" ±{account.neighbours_mj_half_width:.2g}"
+        others += (
+            f", neighbours {account.neighbours_mj:+.3g}{spread} in {account.neighbours_ms:+.3g} ms"
+        )
     if account.links_w is not None:
-        links = f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
+        others += f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
     gaps_w = account.idle_w if account.gaps_w is None else account.gaps_w
     spread = f" ±{account.gaps_mj_half_width:.2g}" if account.gaps_mj_half_width else ""
     within = ", within the intervals" if account.is_within_intervals else ""
     yield (
         f"  calls {account.kernels_mj:.4g} mJ ±{account.kernels_mj_half_width:.2g} in "
-        f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{links}, gaps "
+        f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{others}, gaps "
         f"{account.gaps_mj:+.3g}{spread} in {account.gaps_ms:.3g} ms at {gaps_w:.1f} W, residual "
         f"{account.residual_mj:+.3g}{within}"
     )
     replayed = f"  {account.coverage:.1%} of the GPU time replayed"
     if account.gpu_ms is not None and account.time_error is not None:
+        beside = f" and {account.neighbours_gpu_ms:+.3g} with neighbours" if account.windows else ""
         replayed += (
-            f"; by the profiler {account.gpu_ms:.4g} ms alone, {account.trace_ms:.4g} ms in the "
-            f"model ({account.time_error:+.1%})"
+            f"; by the profiler {account.gpu_ms:.4g} ms alone{beside}, {account.trace_ms:.4g} ms "
+            f"in the model ({account.time_error:+.1%})"
         )
     yield replayed
     yield f"  {_per_token(account)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.energy import MeterSettings, choose_source
 from pytest_gpuenergy.engine import (
-    SWINGS_S,
     Harness,
     Replayable,
     Station,
@@ -44,7 +43,13 @@ from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report
 from pytest_gpuenergy.replay.extract.calls import UniqueCall, read_calls
 from pytest_gpuenergy.replay.play.recorded import read_measurements
-from pytest_gpuenergy.replay.play.replay_plan import Cache, Planner, ReplayPlan, replayed_key
+from pytest_gpuenergy.replay.play.replay_plan import (
+    Cache,
+    Planner,
+    ReplayPlan,
+    replayed_key,
+    window_calls,
+)
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord, read_profile
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.report import RunFolder
@@ -65,7 +70,6 @@ _MINOR_SHARE = 0.05
 _BRIEF = MeterSettings(
     warmup_s=0.6,
     warmup_max_s=0.6,
-    restrained_warmup_s=SWINGS_S,
     steady_slope_per_s=0.03,
     min_measure_s=0.4,
     max_measure_s=1.0,
@@ -86,6 +90,13 @@ _SLIGHT = dataclasses.replace(
     relative_half_width=0.03,
 )
 """The settings for a slight call. Most of the calls of a language model are slight."""
+_TRIFLING_SHARE = 0.001
+"""The share of a step's GPU time below which a call hardly needs to be heated. A quarter of the
+calls of three language models, they take 1 % of the time."""
+_TRIFLING = dataclasses.replace(
+    _SLIGHT, warmup_s=0.1, warmup_max_s=0.1, max_measure_s=0.3, relative_half_width=math.inf
+)
+"""The settings for such a call."""
 _FROM_HOST = MeterSettings(
     warmup_max_s=2.0,
     steady_slope_per_s=0.03,
@@ -204,8 +215,10 @@ class RankReplay:
         modules = [module_level(name) for name in profile.modules]
         levels = (GRAPH, EAGER, LAYERS, *modules)
         brief = self.options.brief
-        settings = call_settings(calls, steps, brief=brief)
+        in_windows = frozenset(call for item in plan.windows for call in window_calls(item))
+        settings = call_settings(calls, steps, in_windows, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
+        settings |= {item.key: _BRIEF for item in plan.windows}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
@@ -218,6 +231,7 @@ class RankReplay:
                     plan.steps,
                     plan.gapped_steps,
                     plan.calls,
+                    plan.windows,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
@@ -417,13 +431,19 @@ class RankReplay:
 
 
 def call_settings(
-    calls: Sequence[UniqueCall], steps: Sequence[int], *, brief: bool = False
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    in_windows: Collection[str] = (),
+    *,
+    brief: bool = False,
 ) -> dict[str, MeterSettings]:
     """Return the settings, by id, for the calls that are measured for a shorter time than usual.
 
     Args:
         calls: The calls of all steps.
         steps: The steps that are accounted for.
+        in_windows: The ids of the calls that are also measured together with others, so that the
+            prediction has the error of these measurements in place of their own.
         brief: Whether calls that take much of a step are measured briefly, too.
     """
 
@@ -437,11 +457,15 @@ def call_settings(
         )
         for call in calls
     }
-    slight = _MINOR_SHARE if brief else _SLIGHT_SHARE
+
+    def settings(key: str, share: float) -> MeterSettings:
+        if share < _TRIFLING_SHARE:
+            return _TRIFLING
+        slight = _MINOR_SHARE if brief or key in in_windows else _SLIGHT_SHARE
+        return _SLIGHT if share < slight else _BRIEF
+
     return {
-        key: _SLIGHT if share < slight else _BRIEF
-        for key, share in shares.items()
-        if brief or share < _MINOR_SHARE
+        key: settings(key, share) for key, share in shares.items() if brief or share < _MINOR_SHARE
     }
 
 

@@ -21,6 +21,8 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
+    WINDOW_COUNT,
+    WINDOW_STEP,
     calls_at,
     gaps_key,
     module_level,
@@ -35,6 +37,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayPlan,
     ReplayWorkloads,
     replayed_key,
+    window_calls,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.support import FormError, InputError, decode, is_file, shown
@@ -80,6 +83,7 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             for level in map(module_level, profile.modules)
             if step_key(step, level) in recorded
         ]
+        by_id = {call.id: call for call in chosen}
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
@@ -87,6 +91,13 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(call, key) if key in recorded else None,
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
+            windows=[
+                player.window(found, by_id)
+                for found in recorded.values()
+                if found.workload.parameters.get(WINDOW_STEP) in steps
+                and (ids := window_calls(found))
+                and by_id.keys() >= set(ids)
+            ],
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
             ],
@@ -119,6 +130,22 @@ class _Player:
         repeat = self.repeat(call.id, self._dram_bytes(call), len(call.launches))
         found = self.recorded[call.id]
         return self.workloads.call(call, repeat, _number(found, "turns"), profiled_gpu_us(found))
+
+    def window(self, found: Measurement, calls: Mapping[str, UniqueCall]) -> Replayable:
+        """Return successive calls of a layer, with the bytes and launches of all of them."""
+        of_window = found.workload.parameters
+        ids = window_calls(found)
+        key = replayed_key(found)
+        repeat = self.repeat(
+            key,
+            sum(self._dram_bytes(calls[call]) for call in ids),
+            sum(len(calls[call].launches) for call in ids),
+        )
+        step, number = int(of_window[WINDOW_STEP]), int(key.rpartition("window")[2])
+        counts = _number(found, WINDOW_COUNT), _number(found, "turns")
+        return self.workloads.window(
+            step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)
+        )
 
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """Return a call with as many gaps as were recorded."""

@@ -18,8 +18,12 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GPU_US,
     GRAPH,
+    WINDOW_CALLS,
+    WINDOW_COUNT,
+    WINDOW_STEP,
     gaps_key,
     step_key,
+    window_key,
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
@@ -62,6 +66,7 @@ class ReplayPlan:
         gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
         changes: Yields changes of what takes most energy, by what has been measured; None if that
             is not available.
+        windows: Successive calls of layers together, see `windows_of`.
     """
 
     steps: Sequence[Replayable]
@@ -72,6 +77,7 @@ class ReplayPlan:
     source: str = ""
     gapped_steps: Sequence[Replayable] = ()
     changes: Callable[[Mapping[str, Measurement]], Iterator[PlannedChange]] | None = None
+    windows: Sequence[Replayable] = ()
 
 
 Planner = Callable[
@@ -83,6 +89,11 @@ Planner = Callable[
 def replayed_key(measurement: Measurement) -> str:
     """Return the key of what was measured: the id of a call, or a `step_key`."""
     return str(measurement.workload.parameters.get("replays", ""))
+
+
+def window_calls(window: Measurement | Replayable) -> list[str]:
+    """Return the ids of the calls of a window, in their order; none for anything else."""
+    return str(window.workload.parameters.get(WINDOW_CALLS, "")).split()
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,27 @@ class ReplayWorkloads:
         return self._replayable(
             key, call.operator, repeat, call.is_exchange, gaps=gaps, turns=turns, **exchange
         )
+
+    def window(
+        self,
+        step: int,
+        number: int,
+        calls: Sequence[str],
+        count: int,
+        repeat: Repeat,
+        turns: int,
+        gpu_us: float | None,
+    ) -> Replayable:
+        """Return successive calls of a layer, which ``count`` layers make in a step."""
+        details = {} if gpu_us is None else {GPU_US: gpu_us}
+        of_window: dict[str, int | str] = {
+            WINDOW_STEP: step,
+            WINDOW_CALLS: " ".join(calls),
+            WINDOW_COUNT: count,
+        }
+        key = window_key(step, number)
+        found = self._replayable(key, GRAPH, repeat, False, turns=turns, **of_window)
+        return replace(found, details=details)
 
     def changed(self, key: str, label: str, repeat: Repeat, turns: int = 1) -> Replayable:
         """Return what is changed, or what a change replaces, under a key of its own."""

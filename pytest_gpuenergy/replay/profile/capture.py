@@ -6,14 +6,15 @@ Imports PyTorch: import this module only where it is needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isfinite
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
@@ -69,7 +70,135 @@ class LiveCall:
         return _storage(tensor) in self.parameters
 
 
-class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
+@dataclass(frozen=True)
+class ResultView:
+    """A view of what an earlier call of a chain has returned.
+
+    Attributes:
+        call: The number of that call in its chain.
+        result: The number of the tensor among those that it returns.
+        shape: The sizes of the view.
+        strides: Its strides, in elements of its type.
+        offset: Its first element in the storage.
+        dtype: Its type.
+    """
+
+    call: int
+    result: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: Any
+
+    def of(self, results: Sequence[Any]) -> Any:
+        """Return the view, from the tensors that each call has returned."""
+        result = results[self.call][self.result]
+        own = tuple(result.shape), result.stride(), result.storage_offset(), result.dtype
+        if own == (self.shape, self.strides, self.offset, self.dtype):
+            return result
+        empty = torch.empty(0, dtype=self.dtype, device=result.device)
+        return empty.set_(result.untyped_storage(), self.offset, self.shape, self.strides)
+
+
+@dataclass(frozen=True)
+class LiveChain:
+    """Successive calls that can be made again, each with the results of those before.
+
+    Like a `LiveCall`, it takes tensors, those that none of its calls has returned.
+
+    Attributes:
+        calls: The calls, with any tensors of the right form as arguments.
+        sources: For each tensor of each call, the number of one that the chain takes, or a view of
+            what an earlier call has returned.
+        tensors: The tensors that the chain takes.
+        kept: For each call, the numbers of the returned tensors that are used after the chain; the
+            memory of all others is free after their last use, as it is in the model.
+    """
+
+    calls: Sequence[LiveCall]
+    sources: Sequence[Sequence[int | ResultView]]
+    tensors: Sequence[Any]
+    kept: Sequence[frozenset[int]]
+
+    def __call__(self) -> list[Any]:
+        """Make the calls, and return what is used after them."""
+        results: list[list[Any]] = []
+        last_use = {
+            (source.call, source.result): number
+            for number, sources in enumerate(self.sources)
+            for source in sources
+            if isinstance(source, ResultView)
+        }
+        for number, (call, sources) in enumerate(zip(self.calls, self.sources, strict=True)):
+            given = [
+                self.tensors[source] if isinstance(source, int) else source.of(results)
+                for source in sources
+            ]
+            results.append(tensors_in(call.with_tensors(given)()))
+            del given
+            for earlier, group in enumerate(results):
+                for result in range(len(group)):
+                    is_over = last_use.get((earlier, result), earlier) <= number
+                    if is_over and result not in self.kept[earlier]:
+                        group[result] = None
+        return [
+            results[number][result]
+            for number, group in enumerate(self.kept)
+            for result in sorted(group)
+        ]
+
+    @property
+    def form(self) -> object:
+        """What two chains share if tensors of one can take the place of those of the other."""
+        return self.sources, self.kept
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all tensors can be copied as they lie in memory."""
+        return all(call.is_plain for call in self.calls)
+
+    def with_tensors(self, tensors: Sequence[Any]) -> LiveChain:
+        """Return this chain with other tensors in place of those that it takes."""
+        return replace(self, tensors=list(tensors))
+
+    def is_parameter(self, tensor: Any) -> bool:
+        """Return whether a tensor is a parameter of the model."""
+        return self.calls[0].is_parameter(tensor)
+
+
+class OperatorMode(TorchDispatchMode):
+    """A context in which `called` makes each call of an operator.
+
+    Annotations of PyTorch's profiler do not count as calls.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
+
+        PyTorch asks; otherwise a compiled program would run uncompiled here.
+        """
+        return True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """See PyTorch's documentation of ``TorchDispatchMode``."""
+        keywords = dict(kwargs or {})
+        if func.namespace == "profiler":
+            return func(*args, **keywords)
+        return self.called(func, args, keywords)
+
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Make a call, and return its result."""
+        return func(*args, **keywords)
+
+
+class CallRecorder(OperatorMode):
     """Numbers the calls of operators that a model makes while this context is entered.
 
     The launch of a Triton kernel outside of any operator counts as a call, too. In a trace of
@@ -110,14 +239,6 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         self.kept: dict[int, LiveCall] = {}
         self.reuse: list[tuple[Reuse, ...]] = []
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let ``torch.compile`` compile as it does without this mode, so that its calls are seen.
-
-        PyTorch asks; otherwise a compiled program would run uncompiled here.
-        """
-        return True
-
     def __enter__(self) -> CallRecorder:
         self._triton.enter_context(_triton_launches(self._see_launch))
         super().__enter__()
@@ -127,17 +248,7 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
         super().__exit__(*error)
         self._triton.close()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """See PyTorch's documentation of ``TorchDispatchMode``."""
-        keywords = dict(kwargs or {})
-        if func.namespace == "profiler":  # annotations
-            return func(*args, **keywords)
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return self.see(str(func), func, args, keywords)
 
     def _see_launch(
@@ -185,6 +296,160 @@ class CallRecorder(TorchDispatchMode):  # type: ignore[misc]
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self._names))
+
+
+@dataclass
+class _OpenChain:
+    """A chain whose calls the model is making; see `ChainRecorder`."""
+
+    calls: list[LiveCall] = field(default_factory=list)
+    sources: list[list[int | ResultView]] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)
+    reuse_of: list[tuple[int, int]] = field(default_factory=list)
+    taken: dict[Any, int] = field(default_factory=dict)
+    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
+    results: list[dict[int, tuple[StorageWeakRef, tuple[int, int]]]] = field(default_factory=list)
+
+
+class ChainRecorder(CallRecorder):
+    """Records chains of the calls that a model makes, see `LiveChain`.
+
+    Args:
+        modules: See `CallRecorder`.
+        chains: The numbers of the calls of each chain, in order. What the model calls between them
+            must launch nothing.
+        copied: The chains that keep copies of all tensors that they take, by their number in
+            ``chains``; others keep the model's parameters alone.
+
+    Attributes:
+        chains: The chains whose calls have all been made, by their number in ``chains``.
+        reuse_of: For each of them, where `CallRecorder.reuse` of such a run has the reuse of each
+            tensor that the chain takes, and then of each that it returns: the numbers of a call and
+            of the tensor.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        chains: Sequence[Sequence[int]],
+        copied: Collection[int] = (),
+    ) -> None:
+        super().__init__(modules)
+        self._copied = frozenset(copied)
+        self._chain_of = {
+            number: (chain, group) for chain, group in enumerate(chains) for number in group
+        }
+        self._open: _OpenChain | None = None
+        self._complete: int | None = None
+        self.chains: dict[int, LiveChain] = {}
+        self.reuse_of: dict[int, list[tuple[int, int]]] = {}
+
+    def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """See `CallRecorder`."""
+        if self.is_inside:
+            return super().see(name, func, args, keywords)
+        self._close()
+        number = len(self.forms)
+        chain, group = self._chain_of.get(number, (None, ()))
+        if chain is not None:
+            if number == group[0]:
+                self._open = _OpenChain()
+            self.is_inside = True  # copies do not count
+            try:
+                self._take(number, func, args, keywords, is_copied=chain in self._copied)
+            finally:
+                self.is_inside = False
+        returned = super().see(name, func, args, keywords)
+        self._note_results(number, (args, keywords), returned, in_chain=chain is not None)
+        if chain is not None and number == group[-1]:
+            self._complete = chain
+        return returned
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._close()
+
+    def _take(
+        self,
+        number: int,
+        func: Any,
+        args: tuple[Any, ...],
+        keywords: dict[str, Any],
+        *,
+        is_copied: bool,
+    ) -> None:
+        """Note a call of the open chain, and where its tensors come from."""
+        chain = self._open
+        if chain is None:
+            return
+        sources: list[int | ResultView] = []
+        for position, tensor in enumerate(tensors_in((args, keywords))):
+            owner = chain.owners.get(_storage(tensor))
+            if owner is not None:
+                sources.append(
+                    ResultView(
+                        *owner,
+                        shape=tuple(tensor.shape),
+                        strides=tensor.stride(),
+                        offset=tensor.storage_offset(),
+                        dtype=tensor.dtype,
+                    )
+                )
+                continue
+            key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+            if key not in chain.taken:
+                chain.taken[key] = len(chain.tensors)
+                if _storage(tensor) not in self._names:
+                    tensor = copied_tensor(tensor) if is_copied else _without_memory(tensor)
+                chain.tensors.append(tensor)
+                chain.reuse_of.append((number, position))
+            sources.append(chain.taken[key])
+        # Only the places of tensors matter, and their memory must be free for the model.
+        form = tree_map_only(torch.Tensor, _without_memory, (args, keywords))
+        chain.calls.append(LiveCall(func, form[0], form[1], frozenset(self._names)))
+        chain.sources.append(sources)
+
+    def _note_results(self, number: int, given: Any, returned: Any, *, in_chain: bool) -> None:
+        """Note in whose memory later calls of the open chain find results."""
+        chain = self._open
+        if chain is None:
+            return
+        read = tensors_in(given)
+        read_storages = {_storage(tensor) for tensor in read}
+        own: dict[int, tuple[StorageWeakRef, tuple[int, int]]] = {}
+        for result, tensor in enumerate(tensors_in(returned)):
+            storage = _storage(tensor)
+            if not storage or storage in read_storages:
+                continue
+            if in_chain:
+                chain.owners[storage] = len(chain.results), result
+                place = number, len(read) + len(own)
+                own[result] = StorageWeakRef(tensor.untyped_storage()), place
+            else:
+                chain.owners.pop(storage, None)  # that of a result which is not used any more
+        if in_chain:
+            chain.results.append(own)
+
+    def _close(self) -> None:
+        """Keep a chain whose last call has returned, and with it what only this call has used."""
+        number, chain = self._complete, self._open
+        if number is None or chain is None:
+            return
+        kept = [
+            {result: place for result, (weak, place) in own.items() if not weak.expired()}
+            for own in chain.results
+        ]
+        self.chains[number] = LiveChain(
+            chain.calls, chain.sources, chain.tensors, [frozenset(group) for group in kept]
+        )
+        places = [group[result] for group in kept for result in sorted(group)]
+        self.reuse_of[number] = chain.reuse_of + places
+        self._open = self._complete = None
+
+
+def _without_memory(tensor: Any) -> Any:
+    """Return an empty tensor; one of another layout as it is, since `LiveCall.is_plain` asks."""
+    return torch.empty(0, dtype=tensor.dtype) if _is_plain(tensor) else tensor
 
 
 @contextmanager

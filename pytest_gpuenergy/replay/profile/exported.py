@@ -33,8 +33,7 @@ _CHECKS = ("aten._assert_tensor_metadata", "aten._assert_scalar", "aten.sym_cons
 _TO_THE_END = (1 << 63) - 1
 
 
-# mypy does not read PyTorch, so the base class has no type for it.
-class Layer(torch.nn.Module):  # type: ignore[misc]
+class Layer(torch.nn.Module):
     """A module in place of a layer, so that hooks see the layer; it runs the part it is given."""
 
     def forward(self, part: Callable[..., object], *args: object) -> object:
@@ -42,7 +41,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
         return part(*args)
 
 
-class _LayerPart(torch.nn.Module):  # type: ignore[misc]
+class _LayerPart(torch.nn.Module):
     """The part of a program that a layer runs."""
 
     def __init__(self, layer: Layer, part: GraphModule) -> None:
@@ -122,7 +121,7 @@ class Export:
     constants: Mapping[str, Mapping[str, Any]]
 
 
-class ExportedSteps(torch.nn.Module):  # type: ignore[misc]
+class ExportedSteps(torch.nn.Module):
     """The programs of an export, with its weights.
 
     Attributes:

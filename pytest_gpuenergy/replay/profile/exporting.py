@@ -155,7 +155,7 @@ def export_program(
     return ExportCheck(str(path.absolute()), len(recorder.forms), same)
 
 
-class _Root(Module):  # type: ignore[misc]
+class _Root(Module):
     """A module that contains the modules of the exported program."""
 
     def __init__(self, program: TorchProgram) -> None:

@@ -46,6 +46,9 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """The name on the hub and the published configuration of each model that needs no file."""
 
+_CACHES = ("cache", "cache_params", "past_key_values")
+"""The names of the cache: for all models since transformers 5.24, for state-space models, and for
+others before."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -68,9 +71,9 @@ class LanguageModel(GeneratingProgram):
 
     @cached_property
     def _cache_name(self) -> str:
-        """The argument for the cache of keys and values; ``cache`` since transformers 5.24."""
+        """The argument for the cache of keys and values, or of states; see `_CACHES`."""
         named = inspect.signature(self.model.forward).parameters
-        return "cache" if "cache" in named else "past_key_values"
+        return next((name for name in _CACHES if name in named), _CACHES[-1])
 
 
 def load_program(

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 from pytest_gpuenergy.record import (
     BOARD_KERNEL_SD,
     METRICS,
+    WIDE_FLAGS,
     BoardGain,
     Calibrated,
     CalibratedItem,
@@ -48,8 +49,6 @@ Statistical Applications in Genetics and Molecular Biology 3, 2004.
 _TAIL = 0.025
 _MAX_HALF = math.log(1e9)
 """Wider intervals are clipped to this, so that their ends stay finite."""
-_ONLY_WIDE = frozenset({"interval_wide", "not_settled"})
-"""The flags of figures whose intervals are wide but hold."""
 
 
 class BoardPlace(NamedTuple):
@@ -247,7 +246,7 @@ def board_spread(gains: Iterable[BoardGain], metric: Metric) -> float:
 
 
 def _usable(m: Measurement) -> bool:
-    return _ONLY_WIDE.issuperset(m.validity) and all(session_mean(m, metric) for metric in METRICS)
+    return WIDE_FLAGS.issuperset(m.validity) and all(session_mean(m, metric) for metric in METRICS)
 
 
 def _estimated(

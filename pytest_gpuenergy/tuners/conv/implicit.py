@@ -92,6 +92,15 @@ _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
 _COPY_CYCLES, _REST_CYCLES = 51, 135
 """The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
+_LOADED_COPIES = 5
+"""The copies that take as long as a piece of 16-bit elements that are loaded one by one, about: by
+the number of instructions and the latency of two such pieces at a time."""
+_BY_THREADS = 1.25
+"""What tiles take whose steps threads copy, relative to the sum of all else: by the trials on an
+H200 in which boxes of packed tensors compete with them."""
+_TILE_CYCLES = 10
+"""The cycles for each pixel of a tile in which threads begin to copy its lines, by trials of first
+layers on an H200."""
 _LATENCY_CYCLES = 980
 """The cycles from a copy's beginning until consumers know of its end."""
 _FIRST_CYCLES = 4250
@@ -199,13 +208,11 @@ class ImplicitParameters(WindowParameters):
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
-        channels = conv.shape.CO // conv.shape.groups
-        useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
         tried = set()
-        ways = _ways_to_copy(conv)
-        choices = itertools.product(ways, _TILES_C, _REGISTERS, (1, 2), _STAGES, _SPLITS)
+        ways, tiles = _ways_to_copy(conv), _tiles_of_channels(conv)
+        choices = itertools.product(ways, tiles, _REGISTERS, (1, 2), _STAGES, _SPLITS)
         for way, tile_c, (consumers, resident), deep, stages, splits in choices:
-            if tile_c > useful or deep > 1 + way.boxed:
+            if deep > 1 + way.boxed:
                 continue
             one = cls(
                 tile_c=tile_c,
@@ -255,6 +262,11 @@ class ImplicitParameters(WindowParameters):
         if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
         return math.ceil(s.CI // s.groups / blocks.channels) * (s.KH // blocks.rows)
+
+    def _weights_stay(self, conv: Conv2d) -> bool:
+        """Return whether a stage has the same weights in all tiles, and so gets them once."""
+        s = conv.shape
+        return s.groups == 1 and self.tile_c >= s.CO and self.stages % self.steps(conv) == 0
 
     def _stage(self, conv: Conv2d) -> tuple[int, int]:
         """Return the bytes of a stage for pixels, and those for weights."""
@@ -347,6 +359,15 @@ class ImplicitParameters(WindowParameters):
             }
         return self._lines(conv)
 
+    def _elements_of_copy(self, conv: Conv2d) -> tuple[float, float]:
+        """Return the elements of the input, and of the weights, that take as long as one copy."""
+        width, weight_width = self._widths(conv)
+        if conv.element_bytes == 4:
+            return width, weight_width
+        loaded = _PIECE_BYTES / conv.element_bytes / _LOADED_COPIES
+        in_pieces = width == 1 and conv.layout == "nhwc"
+        return loaded if in_pieces else width, loaded if weight_width == 1 else weight_width
+
     def _at_once(self, card: CardResources) -> int:
         """Return how many blocks, or clusters of them, a card holds at once."""
         if self.splits <= 2:  # multiprocessors come in pairs
@@ -362,13 +383,16 @@ class ImplicitParameters(WindowParameters):
         """
         blocks, (pixels, weights) = self._blocks(conv), self._stage(conv)
         split = conv.mode == "3xtf32"
+        channels = self.tile_c  # whose weights are copied for each tile
+        if self.blocks and self._weights_stay(conv):
+            channels, weights = 0, 0
         if blocks is not None:
             deep = blocks.channels * blocks.rows * conv.shape.KW
-            pieces = blocks.channels * blocks.runs * blocks.run / blocks.width + deep * self.tile_c
+            pieces = blocks.channels * blocks.runs * blocks.run / blocks.width + deep * channels
         else:
             deep = self.deep * _LINE_BYTES // conv.element_bytes
-            width, weight_width = self._widths(conv)
-            each = self.tile_p / width + self.tile_c / weight_width
+            of_input, of_weights = self._elements_of_copy(conv)
+            each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
         products = self.tile_p * self.tile_c * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
@@ -381,11 +405,12 @@ class ImplicitParameters(WindowParameters):
         copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
         if self.boxed:  # a short line takes as long as one of 128 bytes
             pixels, weights = (
-                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, self.tile_c)
+                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, channels)
             )
         loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
+        gathered = blocks is None and not self.boxed
 
         def wave(count: float) -> float:
             """Return the cycles of tiles of which a multiprocessor has `count` at once."""
@@ -396,7 +421,9 @@ class ImplicitParameters(WindowParameters):
                 count * copying,
                 _LATENCY_CYCLES / (self.stages - 1),
             )
-            return steps * step + count * stored
+            waits = gathered and count <= 1  # no other block copies meanwhile
+            cycles = steps * step + count * stored + waits * _TILE_CYCLES * self.tile_p
+            return cycles if self.boxed else _BY_THREADS * cycles
 
         waves, left = divmod(self.tiles(conv), self._at_once(card))
         total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
@@ -480,14 +507,12 @@ class ImplicitParameters(WindowParameters):
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
         deep = next((n for most, n in _TURNED_CHANNELS.items() if taps <= most), 1)
         plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
-        if self.unrolled:
+        if self.unrolled or conv.layout == "nhwc":
             pieces = padded * conv.element_bytes // _PIECE_BYTES
-            counts = (s.N * s.H * s.OW, s.CO * s.KH)
+            counts = (s.N * plane, s.CO * taps)
+            if self.unrolled:
+                counts = (s.N * s.H * s.OW, s.CO * s.KH)
             blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
-        elif conv.layout == "nhwc":
-            blocks = [
-                -(-count * padded // _PACKING_THREADS) for count in (s.N * plane, s.CO * taps)
-            ]
         else:
             blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
         shapes = {"packed_data": (s.N, s.H, columns, padded)}
@@ -513,6 +538,7 @@ class ImplicitParameters(WindowParameters):
                 "PACK_CO": s.CO,
                 "PACK_TAPS": taps,
                 "PADDED": padded,
+                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI),
                 "PACK_DATA_BLOCKS": blocks[0],
             },
         )
@@ -580,6 +606,7 @@ class ImplicitParameters(WindowParameters):
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
             "STAGES": self.stages,
+            "WEIGHTS_STAY": self._weights_stay(conv),
             "BLOCKS": blocks,
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
@@ -596,6 +623,23 @@ class ImplicitParameters(WindowParameters):
             if halves
             else '""',
         }
+
+
+def _tiles_of_channels(conv: Conv2d) -> list[int]:
+    """Return the numbers of channels in a tile that are worth trying, in ascending order.
+
+    As many tiles as with one of `_TILES_C` share the channels evenly, so that fewer products are in
+    vain. In NHWC, 16-bit channels are stored 32 at a time, so that those tiles are tried as well.
+    """
+    channels = conv.shape.CO // conv.shape.groups
+    useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
+    found = set()
+    for tile in (tile for tile in _TILES_C if tile <= useful):
+        even = math.ceil(channels / math.ceil(channels / tile) / 8) * 8
+        found.add(even)
+        if conv.element_bytes == 2 and conv.layout == "nhwc" and channels % 8 == 0:
+            found.add(tile)
+    return sorted(found)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Both were fitted to stored trials by ``studies/fit_estimate.py``, which writes `
 from __future__ import annotations
 
 import functools
+import math
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,12 @@ class Trees(Struct, frozen=True, forbid_unknown_fields=True):
     nodes: list[list[int]]
     thresholds: list[list[float]]
     values: list[list[float]]
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """The least and the greatest factor by which any kernel's estimate may be corrected."""
+        least, most = (sum(map(end, self.values)) for end in (min, max))
+        return math.exp(least), math.exp(most)
 
     def sums(self, traits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the sums of the trees' values for rows of traits."""

@@ -7,6 +7,7 @@ kernels; no figure that is reported depends on it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -126,7 +127,12 @@ class _Corrected(Protocol):
 
 
 def estimated_cycles(
-    gemm: Gemm, card: CardResources, tilings: Sequence[Tiling], estimate: FittedCosts
+    gemm: Gemm,
+    card: CardResources,
+    tilings: Sequence[Tiling],
+    estimate: FittedCosts,
+    *,
+    of_best: bool = False,
 ) -> list[float]:
     """Return the clock cycles that kernels are expected to take, with the estimate's corrections.
 
@@ -135,12 +141,21 @@ def estimated_cycles(
         card: the resources of the card.
         tilings: the parameters of the kernels.
         estimate: what was fitted to stored trials.
+        of_best: whether only the kernel with the fewest cycles is of interest. Kernels that no
+            correction can make the best are then left as they are, or with infinite cycles.
     """
     import numpy as np
 
     cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
     for template, trees in estimate.corrections.items():
         places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
+        if of_best and places:
+            least, most = trees.factors
+            limit = most * min(cycles[place] for place in places)
+            for place in places:
+                if least * cycles[place] > limit:
+                    cycles[place] = math.inf
+            places = [place for place in places if cycles[place] < math.inf]
         traits = [
             cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place]) for place in places
         ]

@@ -104,6 +104,12 @@ class Tiling(TemplateParameters[Gemm]):
 
         Each product of a batch, and each group of rows, has tiles of its own.
         """
+        known: tuple[Gemm, int] | None = vars(self).get("_known_tiles")
+        if known is None or known[0] is not gemm:  # there are ten thousand tilings to ask
+            known = vars(self)["_known_tiles"] = gemm, self._tiles(gemm)
+        return known[1]
+
+    def _tiles(self, gemm: Gemm) -> int:
         along_m, along_n = self.cluster
         columns = -(-gemm.N // (along_n * self.tile_n))
         if gemm.groups:

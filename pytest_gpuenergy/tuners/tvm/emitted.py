@@ -20,8 +20,8 @@ _HEADER_TAGS = tuple(
     for numbers in ((), ("fp16",), ("bf16",))
     for others in ((), ("warp_shuffle",), ("math_constants",), ("warp_shuffle", "math_constants"))
 )
-_LONGEST = 16 << 20
-"""The most characters of a text; the longest text of a search has had 600,000."""
+_MAX_CHARACTERS = 16 << 20
+"""The longest text that is checked; the longest one of a search has had 600,000 characters."""
 
 _NUMBERS = ("char", "short", "int", "long", "longlong", "float", "double")
 _VECTORS = "|".join(f"u?{name}[1-4]" for name in _NUMBERS)
@@ -29,14 +29,14 @@ _TYPE = (
     r"\b(?:(?:unsigned |signed )?(?:char|short|int|long long|long)|unsigned|bool|float|double"
     rf"|u?int(?:8|16|32|64)_t|uint|uchar|ushort|(?:half|nv_bfloat16)[24]?|{_VECTORS})\b"
 )
-_KNOWN = re.compile(
+_ALLOWED_WORD = re.compile(
     rf"{_TYPE}|signed|const|volatile|extern|__shared__|alignas|__restrict__"
     r"|if|else|for|while|break|continue|return|true|false"
     r"|threadIdx|blockIdx|blockDim|gridDim|CUDART_(?:INF|NAN)(?:_F)?",
     re.ASCII,
 )
 # Other words that have a meaning in C++ or are reserved for compilers. TVM names things __1, __2.
-_RESERVED = re.compile(
+_RESERVED_WORD = re.compile(
     r"__(?!\d+$).*|and|and_eq|asm|auto|bitand|bitor|case|catch|class|compl|concept|consteval"
     r"|constexpr|constinit|const_cast|decltype|default|delete|do|dynamic_cast|enum|explicit|export"
     r"|friend|goto|inline|mutable|namespace|new|noexcept|not|not_eq|operator|or|or_eq|private"
@@ -68,7 +68,7 @@ _FUNCTIONS = frozenset(
 """The names allowed before an opening parenthesis."""
 
 # TVM writes helpers that wait for asynchronous copies, even if it copies in another way.
-_WAIT = re.compile(
+_COPY_HELPER = re.compile(
     r"__forceinline__ __device__ void (tvm_builtin_ptx_cp_async_\w+)\(\) \{\n"
     r'  asm volatile\("cp\.async\.(?:commit_group|wait_group \d+);" :  : (?: : "memory")?\);\n'
     r"\}\n",
@@ -81,9 +81,11 @@ _SIGNATURE = re.compile(
 )
 _PARAMETER = re.compile(rf"(?:const )?{_TYPE}\*? (?:__restrict__ )?([A-Za-z_]\w*)", re.ASCII)
 
-_REMARK = re.compile(r"/\*-?\d[\d.]*(?:e[-+]\d+)?\*/", re.ASCII)  # a number as a decimal
+_NUMBER_REMARK = re.compile(r"/\*-?\d[\d.]*(?:e[-+]\d+)?\*/", re.ASCII)  # a number as a decimal
 _UNROLL = re.compile(r"^ *#pragma unroll(?: \d+)?$", re.MULTILINE | re.ASCII)
-_DYNAMIC = re.compile(rf"\bextern __shared__ (?:__align__\(\d+\) )?({_TYPE} [A-Za-z_]\w*)\[\];")
+_DYNAMIC_SHARED = re.compile(
+    rf"\bextern __shared__ (?:__align__\(\d+\) )?({_TYPE} [A-Za-z_]\w*)\[\];"
+)
 _NUMBER = re.compile(
     r"(?<![\w.])(?:0x[\da-f.]+(?:p[+-]?\d+)?|\d+(?:\.\d*)?(?:e[+-]?\d+)?)[ful]{0,3}(?![\w.])",
     re.ASCII | re.IGNORECASE,
@@ -126,13 +128,13 @@ def check_emitted(source: str, headers: Iterable[str], entries: Collection[str])
     Raises:
         FormError: it contains something that no kernel of a search contains.
     """
-    if len(source) > _LONGEST:
+    if len(source) > _MAX_CHARACTERS:
         raise FormError(f"it has {len(source)} characters")
     lengths = [len(header) for header in headers if source.startswith(header)]
     if not lengths:
         raise FormError("it does not begin as TVM's text for plain numbers does")
     position, helpers = max(lengths), set()
-    while match := _WAIT.match(source, position):
+    while match := _COPY_HELPER.match(source, position):
         helpers.add(match[1])
         position = match.end()
     defined = set()
@@ -176,8 +178,8 @@ def _braced(source: str, position: int) -> str:
 
 
 def _check_body(body: str, known: set[str], helpers: Collection[str]) -> None:
-    text = _UNROLL.sub("", _REMARK.sub(" ", body))
-    text = _NUMBER.sub("0", _DYNAMIC.sub(r"\1;", text))
+    text = _UNROLL.sub("", _NUMBER_REMARK.sub(" ", body))
+    text = _NUMBER.sub("0", _DYNAMIC_SHARED.sub(r"\1;", text))
     if match := _FORBIDDEN.search(text):
         raise FormError(f"it has {shown(text[match.start() : match.end() + 40])}")
     for name in set(_CALLED.findall(text)):
@@ -185,7 +187,7 @@ def _check_body(body: str, known: set[str], helpers: Collection[str]) -> None:
             raise FormError(f"it calls {shown(name)}")
     known = known.union(_DECLARED.findall(text), helpers, _FUNCTIONS)
     for name in set(_NAME.findall(text)):
-        if name in _FUNCTIONS or name in helpers or _KNOWN.fullmatch(name):
+        if name in _FUNCTIONS or name in helpers or _ALLOWED_WORD.fullmatch(name):
             continue
-        if name not in known or _RESERVED.fullmatch(name):
+        if name not in known or _RESERVED_WORD.fullmatch(name):
             raise FormError(f"it has the name {shown(name)}, which it does not declare")

@@ -49,7 +49,7 @@ def _with_forms(direct: Any, forms: Sequence[Rewrite], *, with_direct: bool) -> 
     from tvm.s_tir import Schedule, meta_schedule as ms
 
     @derived_object
-    class Spaces(ms.space_generator.PySpaceGenerator):  # type: ignore[misc]
+    class Spaces(ms.space_generator.PySpaceGenerator):
         """TVM's rules, applied to every form of the computation."""
 
         def __init__(self) -> None:
@@ -87,7 +87,7 @@ def _but_of_forms(check: Any) -> Any:
     from tvm.s_tir import meta_schedule as ms
 
     @derived_object
-    class Verify(ms.postproc.PyPostproc):  # type: ignore[misc]
+    class Verify(ms.postproc.PyPostproc):
         """Accepts the schedules of forms unchecked."""
 
         def _initialize_with_tune_context(self, context: Any) -> None:

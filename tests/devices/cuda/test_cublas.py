@@ -84,15 +84,20 @@ def test_it_has_the_ends_that_are_epilogues(device, mode, end):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
-@pytest.mark.parametrize("end", [{}, {"bias": True, "residual": True}])
 @pytest.mark.parametrize(
-    ("scaling", "accumulation"),
-    [("tensor", "float32"), ("tensor", "fast"), ("row", "float32"), ("block", "float32")],
+    ("scaling", "accumulation", "n", "k", "end"),
+    each_once(
+        [
+            ("tensor", "float32", 24, 48),
+            ("tensor", "fast", 24, 48),
+            ("row", "float32", 24, 48),
+            ("block", "float32", 140, 272),
+        ],
+        {"plain": ({},), "end": ({"bias": True, "residual": True},)},
+    ),
 )
-def test_it_multiplies_8_bit_numbers_with_scales(device, scaling, accumulation, end):
-    gemm = Gemm(
-        *("g", 20, 140, 272, "tn", "e4m3"), scaling=scaling, accumulation=accumulation, **end
-    )
+def test_it_multiplies_8_bit_numbers_with_scales(device, scaling, accumulation, n, k, end):
+    gemm = Gemm("g", 12, n, k, "tn", "e4m3", scaling=scaling, accumulation=accumulation, **end)
     with host() as library:
         verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
         flags = {one["FAST_ACCUM"] for one in library.objects if "FAST_ACCUM" in one}

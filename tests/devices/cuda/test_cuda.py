@@ -64,6 +64,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
     monkeypatch.setattr(cuda, "has_context", lambda _: False)
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: None)
+    monkeypatch.setattr(CompilerPools, "submit", lambda *_: None)
     return made
 
 
@@ -278,13 +279,23 @@ def test_there_is_no_heater_where_there_may_be_one_process_only(device):
     assert device.heater() is None
 
 
-def test_a_device_that_will_be_used_has_a_process_that_imports_already(device, workers):
+def test_a_device_that_will_be_used_has_processes_that_import_already(device, workers):
     assert [worker.pid for worker in workers] == [None, None]
     device.prepare(())
-    assert [worker.pid for worker in workers] == [1, None]
+    assert [worker.pid for worker in workers] == [1, None, 2]
     assert device.processes == set()
     device.prepare(())
     assert measure(device, apart=False) == 1
+    heater = device.heater()
+    assert heater is not None
+    with heater:
+        assert [method for _, method in workers[2].calls] == ["load"]
+
+
+def test_closing_ends_a_heater_that_nobody_has_used(device, workers):
+    device.prepare(())
+    device.close()
+    assert [worker.pid for worker in workers] == [None, None, None]
 
 
 LIBRARY = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {})

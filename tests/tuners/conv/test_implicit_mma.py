@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from drawn_convolutions import convolutions
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
+from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
 from pytest_gpuenergy.engine import verify_on_device
@@ -20,7 +21,7 @@ A100 = CardResources(80, 108, 64, 2048, 164 << 10, 163 << 10)
 RTX4090 = CardResources(89, 128, 128, 1536, 100 << 10, 99 << 10)
 H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ImplicitMmaParameters.modes
-DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
+DRAWN = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SMALL = ImplicitMmaParameters(tile_c=16, warp_p=32, warp_c=16)
 
 
@@ -45,7 +46,7 @@ def parameters(draw: st.DrawFn) -> ImplicitMmaParameters:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @DRAWN
 @given(convolutions(), parameters())
 def test_it_is_right_for_any_geometry(device, conv, chosen):
@@ -54,16 +55,14 @@ def test_it_is_right_for_any_geometry(device, conv, chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", CONV_LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "layout"), each_once(MODES, CONV_LAYOUTS))
 def test_what_a_search_begins_with_is_right_in_each_mode(device, mode, layout):
     conv = Conv2d.of("c", 1, 9, 8, 24, 40, 3, 3, 1, 1, mode=mode, layout=layout, bias=True)
     verify_on_device(device, rank_kernels(conv, A100)[0].kernel(conv), conv)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [8, 6, 2, 5])
-@pytest.mark.parametrize("mode", ["tf32", "bfloat16"])
+@pytest.mark.parametrize(("columns", "mode"), each_once([8, 6, 2, 5], ["bfloat16", "tf32"]))
 def test_neighbouring_pixels_are_copied_at_once(device, mode, columns):
     conv = Conv2d.of("c", 2, 5, columns, 12, 70, 1, 1, 1, 0, 1, 2, mode=mode)
     verify_on_device(device, SMALL.kernel(conv), conv)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from gemm_products import aligned_products, products, several
 from hypothesis import HealthCheck, given, settings, strategies as st
-from points import each_once
+from points import nightly
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
@@ -228,8 +228,11 @@ ODD = {
 }
 
 
+SIMILAR_ODD = ("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", nightly(ODD, SIMILAR_ODD))
 def test_it_is_right_for_odd_sizes_and_most_parameters_at_once(device, name):
     chosen, gemm = ODD[name]
     assert verify(device, chosen, gemm) <= 1
@@ -297,46 +300,53 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
 }
 
 
-# Others show the same of the same templates.
 SIMILAR_SEVERAL = (
     *("simt-batch-shared", "simt-empty-first", "wgmma-batch-padded", "wgmma-batch-shared"),
     *("wgmma-groups-padded", "skinny-batch", "skinny-groups", "wgmma_tf32-batch"),
+    *("simt-batch", "mma-batch", "wgmma-groups", "skinny-groups-columns"),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.thorough if name in SIMILAR_SEVERAL else [])
-        for name in SEVERAL
-    ],
-)
+@pytest.mark.parametrize("name", nightly(SEVERAL, SIMILAR_SEVERAL))
 def test_it_computes_batches_and_groups(device, name):
     chosen, gemm = SEVERAL[name]
     assert verify(device, chosen, gemm) <= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        # Rows beyond the end of a group are those of the next one.
-        ("simt-empty-first", "end = GROUP_ROWS[product + 1]", "end = M"),
-        ("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M", "bool boxed = true"),
-        (
-            "wgmma-groups",
-            "wait_for_boxes<0>();  // the latest",
-            "wait_for_boxes<1>();  // the latest",
-        ),
-        ("simt-batch", "B + place.product *", "B + 0 *"),
-        ("skinny-groups", "place.end - place.row - first)", "M - place.row - first)"),
-        ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
-        ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
-        ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
-    ],
+# Rows beyond the end of a group are those of the next one.
+ROWS_OF_ANOTHER = {
+    "simt-end-of-a-group": (
+        *("simt-empty-first", "end = GROUP_ROWS[product + 1]"),
+        "end = M",
+    ),
+    "wgmma-end-of-a-group": (
+        *("wgmma-groups", "bool boxed = place.end - place.row >= TILE_M"),
+        "bool boxed = true",
+    ),
+    "wgmma-boxes-in-flight": (
+        *("wgmma-groups", "wait_for_boxes<0>();  // the latest"),
+        "wait_for_boxes<1>();  // the latest",
+    ),
+    "simt-b-of-another": ("simt-batch", "B + place.product *", "B + 0 *"),
+    "skinny-end-of-a-group": (
+        *("skinny-groups", "place.end - place.row - first)"),
+        "M - place.row - first)",
+    ),
+    "skinny-unaligned-b-of-another": ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
+    "wgmma-a-of-another": ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
+    "simt-bias-of-another": ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
+}
+SIMILAR_ROWS = (
+    *("wgmma-boxes-in-flight", "simt-b-of-another"),
+    *("skinny-unaligned-b-of-another", "simt-bias-of-another"),
 )
-def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, name, right, wrong):
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", nightly(ROWS_OF_ANOTHER, SIMILAR_ROWS))
+def test_a_product_with_rows_or_matrices_of_another_is_wrong(device, fault):
+    name, right, wrong = ROWS_OF_ANOTHER[fault]
     chosen, gemm = SEVERAL[name]
     kernel = chosen.kernel(gemm)
     assert kernel.source.count(right) == 1
@@ -382,41 +392,62 @@ def test_each_row_of_each_product_is_in_one_tile(more, chosen, n):
 
 
 WITH_ENDS: dict[str, tuple[Any, Gemm]] = {
-    "simt-shared": (replace(SIMT, blocks=7), Gemm("g", 33, 41, 29, "tn", ldc=44)),
-    "simt-unaligned": (SIMT, Gemm("g", 33, 41, 29, ldc=43)),
-    "mma-shared": (replace(MMA, blocks=3), Gemm("g", 33, 41, 29, "nt", "bfloat16", ldc=44)),
-    "mma-unaligned": (MMA, Gemm("g", 33, 41, 29, "tn", "tf32", ldc=43)),
-    "wgmma-boxes": (WGMMA, Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136)),
-    "wgmma-whole-boxes": (replace(WGMMA, blocks=3), Gemm("g", 64, 128, 264, "nn", "float16")),
-    "wgmma-unaligned": (WGMMA, Gemm("g", 70, 69, 72, "tn", "float16", ldc=71)),
-    "wgmma_tf32-shared": (replace(TF32, blocks=3), Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73)),
-    "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32")),
+    "simt-shared": (
+        replace(SIMT, blocks=7),
+        Gemm("g", 33, 41, 29, "tn", ldc=44, bias=True, activation="relu"),
+    ),
+    "simt-unaligned": (
+        SIMT,
+        Gemm("g", 33, 41, 29, ldc=43, bias=True, activation="gelu", residual=True),
+    ),
+    "mma-shared": (
+        replace(MMA, blocks=3),
+        Gemm("g", 33, 41, 29, "nt", "bfloat16", ldc=44, activation="gelu_tanh", residual=True),
+    ),
+    "mma-unaligned": (
+        MMA,
+        Gemm("g", 33, 41, 29, "tn", "tf32", ldc=43, bias=True, activation="silu"),
+    ),
+    "wgmma-boxes": (
+        WGMMA,
+        Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136, bias=True, activation="silu"),
+    ),
+    "wgmma-whole-boxes": (
+        replace(WGMMA, blocks=3),
+        Gemm("g", 64, 128, 264, "nn", "float16", bias=True, activation="relu"),
+    ),
+    "wgmma-unaligned": (
+        WGMMA,
+        Gemm("g", 70, 69, 72, "tn", "float16", ldc=71, bias=True, activation="gelu", residual=True),
+    ),
+    "wgmma_tf32-shared": (
+        replace(TF32, blocks=3),
+        Gemm("g", 72, 70, 100, "tn", "3xtf32", ldc=73, activation="gelu_tanh", residual=True),
+    ),
+    "wgmma_tf32": (TF32, Gemm("g", 64, 64, 100, "nt", "tf32", bias=True, activation="silu")),
     "wgmma_float8": (
         replace(FLOAT8, blocks=3),
-        Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row"),
+        Gemm("g", 72, 70, 300, "tn", "e4m3", scaling="row", bias=True, residual=True),
     ),
-    "skinny-shared": (replace(SKINNY, split=3), Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135)),
-    "skinny-whole": (SKINNY, Gemm("g", 8, 64, 72, "nn", "float16")),
+    "skinny-shared": (
+        replace(SKINNY, split=3),
+        Gemm("g", 5, 133, 264, "tn", "bfloat16", ldc=135, bias=True, activation="gelu"),
+    ),
+    "skinny-whole": (
+        SKINNY,
+        Gemm("g", 8, 64, 72, "nn", "float16", activation="gelu", residual=True),
+    ),
 }
+SIMILAR_ENDS = (
+    *("simt-unaligned", "mma-unaligned", "wgmma-whole-boxes", "wgmma-unaligned"),
+    *("wgmma_tf32", "skinny-whole"),
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "end"),
-    each_once(
-        list(WITH_ENDS),
-        [
-            {"bias": True, "activation": "relu"},
-            {"bias": True, "activation": "gelu", "residual": True},
-            {"activation": "gelu_tanh", "residual": True},
-            {"bias": True, "activation": "silu"},
-            {"bias": True, "residual": True},
-        ],
-    ),
-)
-def test_it_applies_an_end_to_whole_sums(device, name, end):
-    chosen, gemm = WITH_ENDS[name]
-    assert verify(device, chosen, replace(gemm, **end)) <= 1
+@pytest.mark.parametrize("name", nightly(WITH_ENDS, SIMILAR_ENDS))
+def test_it_applies_an_end_to_whole_sums(device, name):
+    assert verify(device, *WITH_ENDS[name]) <= 1
 
 
 @pytest.mark.slow
@@ -482,24 +513,26 @@ def test_all_offered_parameters_fit(template, data, factor):
         assert chosen.cycles(larger, H200) >= fastest
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("blocks", "layout"), each_once([0, 5], ["nn", "nt"]))
-def test_tiles_may_be_shared_by_blocks(device, layout, blocks):
-    gemm, chosen = Gemm("g", 33, 65, 40, layout), replace(SIMT, blocks=blocks)
-    assert verify(device, chosen, gemm) <= 1
-    assert bool(chosen.kernel(gemm).workspaces) is bool(blocks)
+def test_blocks_that_share_tiles_have_a_workspace_and_warps_that_share_steps_are_more():
+    gemm = Gemm("g", 33, 65, 40)
+    assert not SIMT.kernel(gemm).workspaces
+    assert replace(SIMT, blocks=5).kernel(gemm).workspaces
+    assert replace(SIMT, tile_k=16, slices=4).threads == 4 * SIMT.threads
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nn", pytest.param("nt", marks=pytest.mark.thorough)])
-def test_warps_may_share_the_steps_of_a_tile(device, layout):
-    chosen = replace(SIMT, tile_k=16, slices=4)
-    assert chosen.threads == 4 * SIMT.threads
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize(
+    "chosen",
+    [SIMT, replace(SIMT, blocks=5), replace(SIMT, tile_k=16, slices=4)],
+    ids=["alone", "blocks", "warps"],
+)
+def test_blocks_or_warps_may_share_tiles(device, chosen, layout):
     assert verify(device, chosen, Gemm("g", 33, 65, 40, layout)) <= 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("asynchronous", [pytest.param(True, marks=pytest.mark.thorough), False])
 def test_rows_of_a_may_be_transposed(device, asynchronous):
     chosen = replace(SIMT, tile_n=96, tile_k=8, transpose_a=8, asynchronous=asynchronous)
     assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
@@ -514,7 +547,7 @@ def test_longer_parts_of_rows_of_a_may_be_transposed(device, along):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ldc", [36, 33])
+@pytest.mark.parametrize("ldc", [36, pytest.param(33, marks=pytest.mark.thorough)])
 def test_elements_between_rows_of_c_must_not_be_written(device, ldc):
     gemm = Gemm("g", 16, 32, 8, ldc=ldc)
     kernel = SIMT.kernel(gemm)
@@ -537,26 +570,35 @@ def test_every_step_of_every_tile_has_one_block(gemm, chosen):
     assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("whole_tiles", [True, False])
-def test_blocks_compute_whole_or_shared_tiles(device, whole_tiles):
+def test_blocks_have_whole_or_shared_tiles(whole_tiles):
     chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
     gemm = Gemm("g", 136, 136, 72, mode="bfloat16")
     assert chosen.shares_tiles(gemm) is not whole_tiles
     assert chosen.whole_tile_count(gemm) == (9 if whole_tiles else 6)
-    assert verify(device, chosen, gemm) <= 1
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("whole_tiles", [True, False])
+def test_blocks_compute_whole_or_shared_tiles(device, whole_tiles):
+    chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
+    assert verify(device, chosen, Gemm("g", 136, 136, 72, mode="bfloat16")) <= 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cluster_m", "cluster_n", "layout"),
-    [(2, 1, "nn"), (1, 2, "nt"), pytest.param(2, 2, "nn", marks=pytest.mark.thorough)],
+    [
+        (1, 2, "nt"),
+        pytest.param(2, 1, "nn", marks=pytest.mark.thorough),
+        pytest.param(2, 2, "nn", marks=pytest.mark.thorough),
+    ],
 )
 def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, layout):
     cluster = {"cluster_m": cluster_m, "cluster_n": cluster_n}
     tile = {"tile_m": 64 * cluster_n, "tile_n": 64 * cluster_m}
     chosen = replace(WGMMA, **tile, **cluster, blocks=1, whole_tiles=True)
-    gemm = Gemm("g", 136, 136, 136, layout, "bfloat16")
+    gemm = Gemm("g", 136, 136, 72, layout, "bfloat16")
     assert "__cluster_dims__" in chosen.kernel(gemm).source
     assert verify(device, chosen, gemm) <= 1
 
@@ -566,7 +608,7 @@ def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, 
     ("chosen", "gemm", "most"),
     [
         (MMA, Gemm("g", 16, 16, 4096, mode="3xtf32"), 0.1),
-        (replace(TF32, tile_m=32), Gemm("g", 32, 64, 4096, mode="3xtf32"), 0.25),
+        (replace(TF32, tile_m=32), Gemm("g", 8, 64, 4096, mode="3xtf32"), 0.25),
     ],
     ids=["mma", "wgmma_tf32"],
 )
@@ -652,14 +694,14 @@ FAULTS = {
         [("b_scale[column + i] : 0.0f", "b_scale[column] : 0.0f")],
     ),
     "wgmma_float8-not-promoted": (
-        *(FLOAT8, replace(LONG_FLOAT8, K=4096, lda=0, ldb=0)),
+        *(FLOAT8, Gemm("g", 8, 64, 4096, "tn", "e4m3")),
         [
             ("PROMOTED || step == work.begin);", "step == work.begin);"),
             ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
         ],
     ),
     "wgmma_float8-quantized-with-another-scale": (
-        *(FLOAT8, replace(LONG_FLOAT8, scaling="row", quantize=True)),
+        *(FLOAT8, Gemm("g", 72, 64, 130, "tn", "e4m3", scaling="row", quantize=True)),
         [("float factor = power_of_two(-power);", "float factor = power_of_two(1 - power);")],
     ),
     "wgmma_float8-largest-of-a-part": (
@@ -735,23 +777,14 @@ SIMILAR_FAULTS = (
     *("wgmma-fence", "wgmma-written", "wgmma_tf32-empty", "wgmma_tf32-wait-group"),
     *("wgmma_float8-stage-free-early", "wgmma_float8-scale-of-another-row"),
     *("wgmma_float8-scale-of-another-column", "wgmma_float8-turned-to-another-row"),
-    *(
-        "wgmma_float8-largest-of-a-part",
-        "skinny-stage-free-early",
-        "skinny-written",
-        "skinny-empty",
-    ),
+    *("wgmma_float8-scale-of-another-step", "wgmma_float8-largest-of-a-part"),
+    *("skinny-full", "skinny-empty", "skinny-stage-free-early", "skinny-written"),
+    *("skinny-sums-in-stages-that-are-read",),
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [
-        pytest.param(name, marks=pytest.mark.thorough if name in SIMILAR_FAULTS else [])
-        for name in FAULTS
-    ],
-)
+@pytest.mark.parametrize("fault", nightly(FAULTS, SIMILAR_FAULTS))
 def test_a_fault_in_the_text_is_found(device, fault):
     chosen, gemm, replacements = FAULTS[fault]
     kernel = chosen.kernel(gemm)

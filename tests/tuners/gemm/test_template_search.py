@@ -15,6 +15,7 @@ from pytest_gpuenergy.tuners import TEMPLATE_FORM, SimtParameters, rank_kernels
 from pytest_gpuenergy.tuning import Candidate, CardResources, Feedback, TemplateProposer
 from pytest_gpuenergy.workloads import Gemm
 
+pytestmark = pytest.mark.slow  # their space is
 H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 GEMM = Gemm("g", 512, 512, 512)
 
@@ -64,7 +65,6 @@ def test_the_first_is_the_most_promising(space):
     assert chosen.cycles(GEMM, H200) == space[0].cycles(GEMM, H200)
 
 
-@pytest.mark.slow
 def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space):
     lost: dict[str, list[float]] = {"search": [], "estimate": []}
     for seed in range(6):

@@ -240,7 +240,7 @@ def test_sums_in_parts_of_a_padded_product_are_right(child, device, layout, mode
 def test_a_search_is_kept_listed_and_read_back(tmp_path, device, store, capsys):
     gemm = Gemm("gemm_8x8x16_nt_bfloat16", 8, 8, 16, "nt", "bfloat16")
     shape = ["--shape", "gemm:M=8 N=8 K=16 layout=nt mode=bfloat16", "--tuner", "tvm"]
-    few = ["--trials", "2", "--keep", "2", "--no-energy", "--threads", "1"]
+    few = ["--trials", "2", "--keep", "2", "--no-energy", "--strategy", "replay-trace"]
     where = ["--out", str(tmp_path), "--gpu-device", "emulated"]
     assert main(["tune", *shape, *few, *where]) == 0
     path = find_records(tmp_path, gemm)

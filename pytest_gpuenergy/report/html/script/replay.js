@@ -9,7 +9,8 @@ function replay() {
   const change = (title, key) => ({ title, key, number: true, cell: (row) => percent(row[key]) });
   place("accounts",
     element("p", {}, "Measured energy of each step of ", data.replay.model, " = its calls, each measured alone, + what "
-      + "the temperature changes + links between GPUs + gaps at the power between launches + residual."),
+      + "the temperature and the clocks of the step change + what calls take more with their neighbours + links between "
+      + "GPUs + gaps at the power between launches + residual."),
     table("Energy of each step", [
       { title: "step", key: "step", cell: stepOf },
       { title: "as", key: "level" },
@@ -21,6 +22,7 @@ function replay() {
         cell: (row) => withInterval(row.kernels_mj, row.kernels_mj - row.kernels_mj_half_width,
           row.kernels_mj + row.kernels_mj_half_width) },
       figure("temperature (mJ)", "temperature_mj"),
+      figure("clocks (mJ)", "clocks_mj"), figure("neighbours (mJ)", "neighbours_mj"),
       ...(data.replay.ranks > 1 ? [figure("links (mJ)", "links_mj")] : []), figure("gaps (mJ)", "gaps_mj"),
       figure("residual (mJ)", "residual_mj"), change("prediction (%)", "energy_error"),
       figure("measured (ms)", "time_ms"), figure("calls (ms)", "kernels_ms"), change("calls' GPU time (%)", "time_error"),

@@ -1,0 +1,81 @@
+"""Finds the windows of a model's layers: calls that follow one another, to be measured together.
+
+A call after others takes more or less time and energy than after its like, which the account calls
+neighbours. A window repeats in each layer of the same form; the calls of a layer are divided evenly
+among its windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
+
+_LONGEST = 16
+"""The largest number of calls in a window, about a third of a layer of a language model."""
+_MOST = 6
+"""The largest number of windows of a step; each takes as long to measure as a call."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Calls of a layer that follow one another.
+
+    Attributes:
+        step: The number of the step.
+        number: Its number among the windows of the step.
+        calls: The ids of the calls, in order.
+        numbers: The numbers of the calls in each layer that makes them.
+    """
+
+    step: int
+    number: int
+    calls: tuple[str, ...]
+    numbers: Sequence[Sequence[int]]
+
+
+def windows_of(
+    ids: Sequence[Mapping[int, str]],
+    layers: Sequence[Sequence[tuple[int, int]]],
+    calls: Mapping[str, UniqueCall],
+    steps: Sequence[int],
+) -> list[Window]:
+    """Return the windows of each step, those with most GPU time if there are many.
+
+    Args:
+        ids: For each call of a run, by the step that makes it, the id of the unique call if it
+            launches something.
+        layers: For each layer, the numbers of its first call in each step and of the one after its
+            last call.
+        calls: The unique calls that can be replayed, by id.
+        steps: The numbers of the steps.
+    """
+    found = []
+    for step in steps:
+        alike: dict[tuple[str, ...], list[list[int]]] = {}
+        for spans in layers:
+            if step >= len(spans):
+                continue
+            numbers = [number for number in range(*spans[step]) if step in ids[number]]
+            form = tuple(ids[number][step] for number in numbers)
+            alike.setdefault(form, []).append(numbers)
+        of_step: list[Window] = []
+        for form, in_layers in alike.items():
+            if len(in_layers) < 2:
+                continue
+            parts = math.ceil(len(form) / _LONGEST)
+            cuts = [part * len(form) // parts for part in range(parts + 1)]
+            for begin, end in pairwise(cuts):
+                if end - begin > 1 and all(call in calls for call in form[begin:end]):
+                    numbers_of_each = [numbers[begin:end] for numbers in in_layers]
+                    number = len(of_step)
+                    of_step.append(Window(step, number, form[begin:end], numbers_of_each))
+
+        def gpu_us(window: Window) -> float:
+            return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
+
+        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST]
+    return found

@@ -1,0 +1,96 @@
+"""Programs for `account_models` that are no causal language models, with random weights.
+
+``gpuenergy profile account_encoders:vit_base.compute`` profiles one of them, if this folder is the
+working directory or on ``PYTHONPATH``. A model is made when its name is first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSpeechSeq2Seq
+
+VIT_BASE = {
+    "model_type": "vit",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 16,
+    "num_channels": 3,
+    "num_labels": 1000,
+    "layer_norm_eps": 1e-12,
+}
+WHISPER_SMALL = {
+    "model_type": "whisper",
+    "vocab_size": 51865,
+    "num_mel_bins": 80,
+    "d_model": 768,
+    "encoder_layers": 12,
+    "encoder_attention_heads": 12,
+    "encoder_ffn_dim": 3072,
+    "decoder_layers": 12,
+    "decoder_attention_heads": 12,
+    "decoder_ffn_dim": 3072,
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+}
+"""The published configurations, as their ``config.json`` on the hub has them."""
+_IMAGES = 8
+_SPEECH_TOKENS = 32
+
+
+class Encoder(torch.nn.Module):
+    """A model with the input that it is given.
+
+    Args:
+        model: The model.
+        given: Its arguments, by name.
+    """
+
+    def __init__(self, model: Any, given: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.given = given
+
+    def compute(self) -> Any:
+        """Run the model once."""
+        return self.model(**self.given)
+
+
+@cache
+def __getattr__(name: str) -> Encoder:
+    """Make the model ``vit_base``, ``vit_base_compiled`` or ``whisper_small``."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator).to(device, torch.float16)
+
+    if name in ("vit_base", "vit_base_compiled"):
+        model = _loaded(AutoModelForImageClassification, VIT_BASE, device)
+        if name == "vit_base_compiled":
+            model.compile(dynamic=False)
+        size = VIT_BASE["image_size"]
+        return Encoder(model, {"pixel_values": random(_IMAGES, 3, size, size)})
+    if name == "whisper_small":
+        model = _loaded(AutoModelForSpeechSeq2Seq, WHISPER_SMALL, device)
+        bins, positions = WHISPER_SMALL["num_mel_bins"], WHISPER_SMALL["max_source_positions"]
+        vocabulary = WHISPER_SMALL["vocab_size"]
+        tokens = torch.randint(vocabulary, (1, _SPEECH_TOKENS), generator=generator)
+        given = {
+            "input_features": random(1, bins, 2 * positions),
+            "decoder_input_ids": tokens.to(device),
+        }
+        return Encoder(model, {**given, "use_cache": False})
+    raise AttributeError(f"{__name__} has no model {name}")
+
+
+def _loaded(kind: Any, config: dict[str, Any], device: torch.device) -> Any:
+    torch.manual_seed(0)
+    with device:
+        made = kind.from_config(AutoConfig.for_model(**config), dtype=torch.float16)
+    return made.eval().to(device)
