@@ -8,7 +8,7 @@ is timed, a few others that it ranks high, and the first algorithms that cuBLASL
 (--screened), of which the fastest is kept. Kernels of all products are compiled side by side while
 others are timed.
 
-With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow.
+With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow, 4096 and 4097 first.
 
 A time is that of replays of a CUDA graph back to back over `WINDOW_S`, after some that do not
 count. Each kernel of ours is first compared with a product in float64. With --joules, the first
@@ -352,11 +352,11 @@ def planned(options: Any) -> list[Task]:
                 yield Task(source, one, others, screened, joules, until_s)
 
     found = list(tasks(products, few=False, joules=False, until_s=of_products))
-    if options.curve:
-        found += tasks(curve(), few=True, joules=False, until_s=of_curve)
+    depths = curve()[: options.curve]
+    found += tasks(depths, few=True, joules=False, until_s=of_curve)
     found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
-    if options.curve and options.joules:
-        found += tasks(curve(), True, True, of_joules, modes[:1])
+    if options.joules:
+        found += tasks(depths, True, True, of_joules, modes[:1])
     return found
 
 
@@ -368,7 +368,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--products", type=int, default=40, help="How many are drawn (default: 40)")
     parser.add_argument("--seed", type=int, default=46, help="Of the draw (default: 46)")
     parser.add_argument("--modes", default=",".join(MODES), help="Modes, separated by commas")
-    parser.add_argument("--curve", action="store_true", help="K around 4096, too")
+    parser.add_argument(
+        "--curve", type=int, nargs="?", const=33, default=0, help="How many K around 4096, too"
+    )
     parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
