@@ -17,7 +17,7 @@ import numpy as np
 from pytest_gpuenergy.devices import Device, Heater, Repeater
 from pytest_gpuenergy.energy.cooling import KnownCooling
 from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
-from pytest_gpuenergy.energy.reading import Observation, Reading, estimate, evaluate
+from pytest_gpuenergy.energy.reading import SLOWED, Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
     ThrottleState,
@@ -277,6 +277,12 @@ class EnergyMeter:
                 break
             if steady and not preheated:
                 settling = self._warmth.settling(_recent(source, stride))
+                if settling is not None and swings:  # a warmer card is slower, at the same power
+                    settling = replace(
+                        settling,
+                        per_k=SLOWED * settling.per_k,
+                        per_k_error=SLOWED * settling.per_k_error,
+                    )
                 preheated = not self._preheat.goes_on(now_s, settling)
         return edges
 

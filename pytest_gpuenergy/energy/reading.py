@@ -279,7 +279,7 @@ def _figures(
     return figures
 
 
-_SLOWED = 0.3
+SLOWED = 0.3
 """The per cent by which a card at its power limit slows down for a per cent of power: when it gets
 warmer, it leaks more and has less power left for its work. The value is 0 for a kernel that waits
 for the memory, and up to 0.5 for a kernel that computes and whose power grows with the square of
@@ -312,7 +312,7 @@ def settling_gains(settling: Settling | None, headroom: float) -> dict[Metric, G
     if 0 < headroom > settling.gain:
         free = Gain(1 + settling.gain, settling.gain_error)
         return {Metric.TIME: UNCHANGED, Metric.ENERGY: free, Metric.EDP: free}
-    slowed = _SLOWED * math.hypot(settling.gain - headroom, settling.gain_error)
+    slowed = SLOWED * math.hypot(settling.gain - headroom, settling.gain_error)
     return {
         Metric.TIME: Gain(1.0, slowed),
         Metric.ENERGY: Gain(1 + headroom, slowed),

@@ -486,6 +486,17 @@ def test_a_card_held_back_by_its_limit_is_measured_for_whole_swings(
     assert len(reading.trials) == trials
 
 
+def test_a_card_held_back_by_its_limit_needs_less_heat(repeat, runner):
+    heated_s = []
+    for limit_w in (300.0, 700.0):
+        with EmulatedDevice(find_profile("h100"), runner=runner) as card:
+            card.inject("enforced_limit", {"power_w": limit_w})
+            reading, witness = measure(card, repeat(on=card), MeterSettings(preheat_s=60.0))
+            measured_s = sum(one.seconds for one in reading.trials)
+            heated_s.append(card.clock.now_s() - witness.start_s - measured_s)
+    assert heated_s[0] < 0.7 * heated_s[1]
+
+
 def test_a_mean_of_swings_is_known_after_a_few(device, repeat):
     """A governor lets too much power through, and then too little, in each second."""
     device.inject("enforced_limit", {"power_w": 300.0})
