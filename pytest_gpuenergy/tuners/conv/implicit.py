@@ -300,14 +300,22 @@ class ImplicitParameters(WindowParameters):
         3xtf32 also their smaller parts, and the sums of a few products.
         """
         split = conv.mode == "3xtf32"
-        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
-        operands = 0 if direct else 16 * (1 + split)
+        operands = 0 if self._is_direct(conv) else 16 * (1 + split)
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
     def registers(self, conv: Conv2d) -> int:
-        """Return the registers of a thread at launch; too many if consumers need more."""
+        """Return the registers of a thread at launch; too many if consumers need more.
+
+        Where an instruction takes both operands from shared memory, ptxas (CUDA 13) refuses sums
+        that do not fit in the registers at launch.
+        """
         at_launch, _, of_consumer = _REGISTERS[self.consumers, self.per_multiprocessor]
-        return at_launch if self.consumer_registers(conv) <= of_consumer else 1 << 10
+        most = min(at_launch, of_consumer) if self._is_direct(conv) else of_consumer
+        return at_launch if self.consumer_registers(conv) <= most else 1 << 10
+
+    def _is_direct(self, conv: Conv2d) -> bool:
+        """Return whether the instruction takes both operands from shared memory."""
+        return conv.mode != "3xtf32" and self._blocks(conv) is None
 
     def dynamic_bytes(self, conv: Conv2d) -> int:
         """Return the dynamic shared memory of a block: its stages, and room to align them."""
@@ -582,7 +590,7 @@ class ImplicitParameters(WindowParameters):
         kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
         depth = 32 // conv.element_bytes
         halves = conv.element_bytes == 2
-        direct = conv.mode != "3xtf32" and self._blocks(conv) is None
+        direct = self._is_direct(conv)
         after = sums + (1 if direct else 4)
         rows = ", ".join(f'"r"(pixels.of[{i}])' for i in range(4))
         first = ", ".join(f"%{place}" for place in range(sums, after))

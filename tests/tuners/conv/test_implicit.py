@@ -481,6 +481,17 @@ def test_tiles_share_the_channels_evenly(channels, mode, tiles):
     assert {one.tile_c for one in ImplicitParameters.fitting(conv, H100)} == tiles
 
 
+@pytest.mark.parametrize(("mode", "most"), [("tf32", 104), ("float16", 104), ("3xtf32", 24)])
+def test_sums_fit_in_the_registers_of_two_blocks_of_two_consumers(mode, most):
+    tiles = set()
+    for channels in range(8, 129, 8):
+        conv = conv_of(1, 60, 60, channels, 64, 3, 3, 1, 1, mode=mode, **NHWC)
+        offered = ImplicitParameters.fitting(conv, H100)
+        pairs = (one for one in offered if (one.consumers, one.per_multiprocessor) == (2, 2))
+        tiles |= {one.tile_c for one in pairs}
+    assert max(tiles) == most
+
+
 @given(convolutions())
 @FEW
 def test_the_order_is_the_same_again(conv):
