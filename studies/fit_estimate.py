@@ -322,9 +322,13 @@ and the deviation from which one counts less (Huber)."""
 
 
 class Groups:
-    """Trials in groups whose times may be compared, and how much each trial counts."""
+    """Trials in groups whose times may be compared, and how much each trial counts.
 
-    def __init__(self, trials: Sequence[Trial]) -> None:
+    All trials of a product with n of them count about n ** (1 - evenness). What all products
+    together count does not depend on that.
+    """
+
+    def __init__(self, trials: Sequence[Trial], evenness: float = 0.5) -> None:
         places = {
             group: place for place, group in enumerate(dict.fromkeys(t.group for t in trials))
         }
@@ -333,7 +337,9 @@ class Groups:
         best = np.full(len(places), np.inf)
         np.minimum.at(best, self.of, self.log_cycles)
         weights = 1 / (1 + ((self.log_cycles - best[self.of]) / NEAR) ** 2)
-        self.weights = weights / np.sqrt(np.bincount(self.of, weights))[self.of]
+        sums = np.bincount(self.of, weights)
+        self.weights = weights / sums[self.of] ** evenness
+        self.weights *= np.sqrt(sums).sum() / self.weights.sum()
 
     def centred(self, values: Numbers, weights: Numbers) -> Numbers:
         """Values less what all have in common, and less what each product's have."""
@@ -501,13 +507,16 @@ def fit_energies(steady: Sequence[Steady], costs: Costs) -> Costs:
 DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
 """The depth and number of the trees, the share of each that is added, and the weight of a leaf's
 value 0."""
+EVENNESS = 0.75
+"""How evenly products count, see `Groups`: ten searches have more trials than all other products,
+which are those that nobody tuned for."""
 LARGEST = 0.3
 """A larger deviation from the estimate is learned as this."""
 
 
 def fit_trees(trials: Sequence[Trial]) -> Trees:
     """Fit trees to what the estimate misses, each to what those before it leave."""
-    groups = Groups(trials)
+    groups = Groups(trials, EVENNESS)
     estimated = [trial.tiling.cycles(trial.gemm, HOPPER) for trial in trials]
     rows = [
         trial.tiling.traits(trial.gemm, HOPPER, cycles)

@@ -8,13 +8,15 @@ is timed, a few others that it ranks high, and the first algorithms that cuBLASL
 (--screened), of which the fastest is kept. Kernels of all products are compiled side by side while
 others are timed.
 
-With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow.
+With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow, 4096 and 4097 first.
 
 A time is that of replays of a CUDA graph back to back over `WINDOW_S`, after some that do not
 count. Each kernel of ours is first compared with a product in float64. With --joules, the first
 choice and cuBLASLt are then measured longer for some products, with their energy between updates of
-the energy counter. --until ends these three parts after so many seconds. Each line of the result is
-a kernel. After an error that leaves the card unusable, exit code 3 says so.
+the energy counter: in turn and back again, after some load, since the power limit takes effect with
+a delay, and lowers the clock of what runs then. --until ends these three parts after so many
+seconds. Each line of the result is a kernel. After an error that leaves the card unusable, exit
+code 3 says so.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TextIO
 
 from study_command import in_one_sentence, study_parser
@@ -255,6 +258,23 @@ class Card:
             time_ms = cuda.get_elapsed_time(begin, end) / (turns * calls)
         return Timed(time_ms, power_w)
 
+    def in_turn(self, launches: Sequence[Callable[[], None]]) -> list[Timed]:
+        """Return times and powers of launches, each measured twice: in turn, and back again.
+
+        The power limit takes effect with a delay, and then lowers the clock for a while: what is
+        measured first would have a higher power than what follows, and less time.
+        """
+        runs: list[list[Timed]] = [[] for _ in launches]
+        self.timed(launches[-1], joules=True)
+        for place in (*range(len(launches)), *reversed(range(len(launches)))):
+            runs[place].append(self.timed(launches[place], joules=True))
+        means = []
+        for one in runs:
+            time_ms = fmean(run.time_ms for run in one)
+            energies = [run.power_w * run.time_ms for run in one if run.power_w is not None]
+            means.append(Timed(time_ms, fmean(energies) / time_ms if energies else None))
+        return means
+
     def _power_w(self, end: Any) -> float | None:
         """Return the mean power between the first and last update of the counter until `end`."""
         edges: list[tuple[float, float]] = []
@@ -332,11 +352,11 @@ def planned(options: Any) -> list[Task]:
                 yield Task(source, one, others, screened, joules, until_s)
 
     found = list(tasks(products, few=False, joules=False, until_s=of_products))
-    if options.curve:
-        found += tasks(curve(), few=True, joules=False, until_s=of_curve)
+    depths = curve()[: options.curve]
+    found += tasks(depths, few=True, joules=False, until_s=of_curve)
     found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
-    if options.curve and options.joules:
-        found += tasks(curve(), True, True, of_joules, modes[:1])
+    if options.joules:
+        found += tasks(depths, True, True, of_joules, modes[:1])
     return found
 
 
@@ -348,7 +368,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--products", type=int, default=40, help="How many are drawn (default: 40)")
     parser.add_argument("--seed", type=int, default=46, help="Of the draw (default: 46)")
     parser.add_argument("--modes", default=",".join(MODES), help="Modes, separated by commas")
-    parser.add_argument("--curve", action="store_true", help="K around 4096, too")
+    parser.add_argument(
+        "--curve", type=int, nargs="?", const=33, default=0, help="How many K around 4096, too"
+    )
     parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
@@ -421,6 +443,7 @@ def measure(
         about = {"source": task.source, "gpu": card.name}
         about |= {"workload": {"name": "g", **gemm.parameters}}
         times_ms: dict[int, float] = {}
+        longer: list[tuple[Mapping[str, Any], Callable[[], None], Any]] = []
         for rank, cycles, recipe, kernel, future in submitted[number]:
             row = {**about, "rank": rank, "cycles": cycles, **json.loads(recipe)}
             try:
@@ -430,33 +453,43 @@ def measure(
                     print("WRONG", gemm.signature, recipe, error)
                     write(row, None, error=str(error))
                     continue
-                timed = card.timed(launch, joules=task.joules and rank == 0)
+                timed = card.timed(launch)
             except (KernelFault, *card.errors) as fault:
                 print("FAULT", gemm.signature, recipe, str(fault)[:200], flush=True)
                 write(row, None, error=str(fault)[:200])
                 card.check(f"--first {first + number + 1} leaves this product out.")
                 continue
-            write(row, timed)
             times_ms[rank] = timed.time_ms
+            if task.joules and rank == 0:
+                longer.append((row, launch, kept))
+            else:
+                write(row, timed)
             del kept, launch
         library_ms = math.inf
         if gemm.mode != "3xtf32":
             plans = list(card.cublas(gemm, tensors, task.screened))
             short = [(card.timed(launch, 0.015).time_ms, place, launch) for place, launch in plans]
             _, place, launch = min(short, key=lambda one: one[:2])
-            timed = card.timed(launch, joules=task.joules)
+            timed = card.timed(launch)
             library_ms = timed.time_ms
             row = {**about, "contender": "cublas", "place": place, "default_ms": short[0][0]}
-            write(row, timed)
+            if task.joules:
+                longer.append((row, launch, plans))
+            else:
+                write(row, timed)
             error = card.error(launch, tensors, reference)
             if not error <= TOLERANCE[gemm.mode]:
                 print("cuBLASLt differs", gemm.signature, error)
+        if longer:
+            means = card.in_turn([launch for _, launch, _ in longer])
+            for (row, *_), timed in zip(longer, means, strict=True):
+                write(row, timed)
         done += 1
         if 0 in times_ms and library_ms < math.inf:
             best = library_ms / min(times_ms.values())
             name = f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}"
             print(f"{name}: {library_ms / times_ms[0]:.2f} best {best:.2f}", flush=True)
-        del tensors, reference
+        del tensors, reference, longer
         gc.collect()
     print(f"{done} of {len(tasks)} in {time.monotonic() - started_s:.0f} s")
 

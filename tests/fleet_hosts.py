@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,8 +59,8 @@ def module(
     return text.replace("BEFORE", before).replace("AFTER", after)
 
 
-def make_host(base: Path, name: str, text: str, **variables: str) -> Host:
-    """Make the host ``name`` in ``base``, with a test module."""
+def make_host(base: Path, python: Path, name: str, text: str, **variables: str) -> Host:
+    """Make the host ``name`` in ``base``, with a test module and a command for ``python``."""
     path = base / name
     path.mkdir()
     (path / "pyproject.toml").write_text(INI)
@@ -76,6 +75,6 @@ def make_host(base: Path, name: str, text: str, **variables: str) -> Host:
     }
     exports = "".join(f"export {key}='{value}'\n" for key, value in settings.items())
     command = path / "python"
-    command.write_text(f'#!/bin/sh\n{exports}cd "{path}" || exit 1\nexec {sys.executable} "$@"\n')
+    command.write_text(f'#!/bin/sh\n{exports}cd "{path}" || exit 1\nexec {python} "$@"\n')
     command.chmod(0o755)
     return Host(path, f"popen//python={command}")

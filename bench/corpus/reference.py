@@ -1767,9 +1767,9 @@ def bit_reversal(x: A) -> A:
 
 
 def normal_pairs(bits: A) -> A:
-    whole = np.asarray(bits, np.int64) >> 8
-    radius = np.sqrt(-2 * np.log(whole[:, 0] / 2.0**24 + 2.0**-25))
-    angle = whole[:, 1] / 2.0**23 * np.pi
+    whole = np.asarray(bits, np.int64)
+    radius = np.sqrt(-2 * np.log((whole[:, 0] >> 9) / 2.0**23 + 2.0**-24))
+    angle = (whole[:, 1] >> 8) / 2.0**23 * np.pi
     return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
 
 

@@ -2,70 +2,115 @@
 //
 // Besides those of tiles.cu, the constants of this text are:
 //   LDA, LDB           distances in elements between the stored rows of A and B
+//   A_WHOLE, B_WHOLE   whether the matrices have all rows, columns and products of the tiles
 //   A_WIDTH, B_WIDTH   elements that can be copied at once, as the alignment of rows allows
 //   ASYNCHRONOUS       whether they are copied past the registers (cp.async, from sm_80 on)
 
 constexpr bool ALL_K = K % TILE_K == 0;
 
 #if ASYNCHRONOUS
-// Copy BYTES past the registers, of which the first `valid` exist; the others become 0.
+// Copy BYTES past the registers, if they are wanted, of which the first `valid` exist; the others become 0.
 template <int BYTES>
-__device__ void copy_async(void* to, const void* from, int valid) {
-  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+__device__ void copy_async(unsigned address, const void* from, int valid, bool wanted) {
   if (BYTES == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred wanted;\n"
+        "setp.ne.b32 wanted, %3, 0;\n"
+        "@wanted cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+        "}"
+        :: "r"(address), "l"(from), "r"(valid), "r"(static_cast<int>(wanted)) : "memory");
   } else if (BYTES == 8) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
-                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred wanted;\n"
+        "setp.ne.b32 wanted, %3, 0;\n"
+        "@wanted cp.async.ca.shared.global [%0], [%1], 8, %2;\n"
+        "}"
+        :: "r"(address), "l"(from), "r"(valid), "r"(static_cast<int>(wanted)) : "memory");
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                 :: "r"(address), "l"(from), "r"(valid) : "memory");
+    asm volatile(
+        "{\n"
+        ".reg .pred wanted;\n"
+        "setp.ne.b32 wanted, %3, 0;\n"
+        "@wanted cp.async.ca.shared.global [%0], [%1], 4, %2;\n"
+        "}"
+        :: "r"(address), "l"(from), "r"(valid), "r"(static_cast<int>(wanted)) : "memory");
   }
 }
 #endif
 
-// Copy WIDTH elements to shared memory, of which the first `valid` exist; the others become 0.
+// A place in shared memory, with its address there.
+struct SharedPlace {
+  Element* place;
+  unsigned address;
+
+  __device__ SharedPlace operator+(int elements) const {
+    return {place + elements, address + elements * static_cast<unsigned>(sizeof(Element))};
+  }
+};
+
+// Copy WIDTH elements to shared memory, if they are wanted, of which the first `valid` exist; the others
+// become 0.
 template <int WIDTH>
-__device__ void copy(Element* to, const Element* from, int valid) {
+__device__ void copy(SharedPlace to, const Element* from, int valid, bool wanted) {
   constexpr int BYTES = WIDTH * sizeof(Element);
 #if ASYNCHRONOUS
   if (BYTES >= 4) {
-    copy_async<BYTES>(to, from, valid * static_cast<int>(sizeof(Element)));
+    copy_async<BYTES>(to.address, from, valid * static_cast<int>(sizeof(Element)), wanted);
     return;
   }
 #endif
+  if (!wanted) return;
   if (valid == WIDTH) {
     using Type = typename Piece<BYTES>::Type;
-    *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+    *reinterpret_cast<Type*>(to.place) = *reinterpret_cast<const Type*>(from);
   } else {
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) to[i] = i < valid ? from[i] : Element(0.0f);
+    for (int i = 0; i < WIDTH; ++i) to.place[i] = i < valid ? from[i] : Element(0.0f);
   }
 }
 
 __device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
-// Copy HEIGHT rows of LENGTH elements, of which `rows` and `columns` are in the matrix: all of them
-// where tiles divide it (ALL_ROWS, ALL_COLUMNS). Rows are DISTANCE apart, in shared memory TO_ROW.
-//
-// The pieces that a thread copies are constant distances apart: it needs the address of the first.
+// How the threads of a block share the copies of HEIGHT rows of LENGTH elements: each copies WIDTH at once,
+// of ALONG neighbouring pieces of each of DOWN rows. What it copies are constant distances apart, so that it
+// needs the addresses of the first.
+template <int HEIGHT, int LENGTH, int WIDTH, int MOST_ALONG = THREADS>
+struct Shares {
+  static constexpr int ALONG = common_divisor(MOST_ALONG, LENGTH / WIDTH), DOWN = THREADS / ALONG;
+  static constexpr int ACROSS = LENGTH / (ALONG * WIDTH), COUNT = (HEIGHT + DOWN - 1) / DOWN * ACROSS;
+
+  __device__ static int row() { return threadIdx.x / ALONG; }
+  __device__ static int column() { return threadIdx.x % ALONG * WIDTH; }
+
+  // Whether a copy is in one of PARTS, to which they are assigned evenly.
+  template <int PARTS>
+  __device__ static constexpr bool in_part(int row, int column, int part) {
+    return (row / DOWN * ACROSS + column / (ALONG * WIDTH)) * PARTS / COUNT == part;
+  }
+};
+
+// Copy one of PARTS of HEIGHT rows of LENGTH elements, if it is wanted, of which `rows` and `columns` are in the
+// matrix: all of them where tiles divide it (ALL_ROWS, ALL_COLUMNS). Rows are DISTANCE apart, in shared memory
+// TO_ROW. `to` and `from` are the thread's first places, and `valid_from` is one in the matrix.
 template <int HEIGHT, int LENGTH, int WIDTH, int DISTANCE, int TO_ROW, bool ALL_ROWS,
-          bool ALL_COLUMNS>
-__device__ void copy_rows(Element* to, const Element* from, int rows, int columns) {
-  constexpr int ALONG = common_divisor(THREADS, LENGTH / WIDTH), DOWN = THREADS / ALONG;
-  int first_row = threadIdx.x / ALONG, first_column = threadIdx.x % ALONG * WIDTH;
-  const Element* first = from + first_row * DISTANCE + first_column;
-  to += first_row * TO_ROW + first_column;
+          bool ALL_COLUMNS, int PARTS>
+__device__ void copy_rows(SharedPlace to, const Element* from, const Element* valid_from, int rows,
+                          int columns, int part, bool wanted) {
+  using Own = Shares<HEIGHT, LENGTH, WIDTH>;
+  int first_row = Own::row(), first_column = Own::column();
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += DOWN) {
-    if (HEIGHT % DOWN != 0 && first_row + row >= HEIGHT) continue;
+  for (int row = 0; row < HEIGHT; row += Own::DOWN) {
+    if (HEIGHT % Own::DOWN != 0 && first_row + row >= HEIGHT) continue;
 #pragma unroll
-    for (int column = 0; column < LENGTH; column += ALONG * WIDTH) {
+    for (int column = 0; column < LENGTH; column += Own::ALONG * WIDTH) {
+      if (!Own::template in_part<PARTS>(row, column, part)) continue;
       int valid = ALL_COLUMNS ? WIDTH : min(max(columns - first_column - column, 0), WIDTH);
       if (!ALL_ROWS && first_row + row >= rows) valid = 0;
       bool any = (ALL_ROWS && ALL_COLUMNS) || valid;
-      copy<WIDTH>(&to[row * TO_ROW + column], any ? first + row * DISTANCE + column : from, valid);
+      copy<WIDTH>(to + (row * TO_ROW + column), any ? from + row * DISTANCE + column : valid_from,
+                  valid, wanted);
     }
   }
 }
@@ -83,21 +128,22 @@ __device__ constexpr int exchange(int column) {
 }
 
 template <int HEIGHT, int LENGTH, int DISTANCE, int TO_COLUMN, int MOST_ALONG, bool ALL_ROWS,
-          bool ALL_COLUMNS>
-__device__ void copy_transposed(Element* to, const Element* from, int rows, int columns) {
-  constexpr int ALONG = common_divisor(MOST_ALONG, LENGTH), DOWN = THREADS / ALONG;
-  static_assert(ALONG <= 8 || DOWN % 4 == 0, "rows that are exchanged must be copied at once");
-  int first_row = threadIdx.x / ALONG, first_column = threadIdx.x % ALONG;
-  const Element* first = from + first_row * DISTANCE + first_column;
-  to += first_column * TO_COLUMN + (first_row ^ exchange<ALONG>(first_column));
+          bool ALL_COLUMNS, int PARTS>
+__device__ void copy_transposed(SharedPlace to, const Element* from, const Element* valid_from, int rows,
+                                int columns, int part, bool wanted) {
+  using Own = Shares<HEIGHT, LENGTH, 1, MOST_ALONG>;
+  static_assert(Own::ALONG <= 8 || Own::DOWN % 4 == 0, "rows that are exchanged must be copied at once");
+  int first_row = Own::row(), first_column = Own::column();
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += DOWN) {
-    if (HEIGHT % DOWN != 0 && first_row + row >= HEIGHT) continue;
+  for (int row = 0; row < HEIGHT; row += Own::DOWN) {
+    if (HEIGHT % Own::DOWN != 0 && first_row + row >= HEIGHT) continue;
 #pragma unroll
-    for (int column = 0; column < LENGTH; column += ALONG) {
+    for (int column = 0; column < LENGTH; column += Own::ALONG) {
+      if (!Own::template in_part<PARTS>(row, column, part)) continue;
       bool valid = (ALL_ROWS || first_row + row < rows) &&
                    (ALL_COLUMNS || first_column + column < columns);
-      copy<1>(&to[column * TO_COLUMN + row], valid ? first + row * DISTANCE + column : from, valid);
+      copy<1>(to + (column * TO_COLUMN + row), valid ? from + row * DISTANCE + column : valid_from,
+              valid, wanted);
     }
   }
 }

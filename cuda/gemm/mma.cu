@@ -22,6 +22,7 @@ constexpr int A_ROW = A_BY_COLUMNS ? TILE_M + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int B_ROW = B_BY_ROWS ? TILE_N + 8 : TILE_K + (HALVES ? 8 : 4);
 constexpr int A_STAGE = (A_BY_COLUMNS ? TILE_K : TILE_M) * A_ROW;
 constexpr int LEAST_BLOCKS = 0;
+constexpr bool SPREAD = false;
 
 struct Sums {
   float of[PIECES_M][PIECES_N][4];
@@ -205,7 +206,7 @@ __device__ void add_slices(Sums&, void*) {}
 // exist, or ALL.
 template <bool ALL, class T, class Ending>
 __device__ void store(T* to, int distance, int rows, int columns, const Sums& sums,
-                      const Ending& ending) {
+                      const Ending& ending, void*) {
   Lane lane;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES_M; ++i) {

@@ -6,6 +6,9 @@
 //   TRANSPOSE_A        if A is stored by rows: 0, or it is transposed on its way to shared memory, and
 //                      neighbouring threads copy this many elements of a row. A transposed B is always
 //                      transposed back in this way, by at least 8 elements
+//   SPREAD             whether the copies of a step are spread between its multiplications: all at once, they
+//                      keep shared memory busy while the multiplications wait for it. Sums then also leave their
+//                      registers before they are stored (release)
 //
 // What limits such a kernel beside the multiplications is shared memory: a thread reads THREAD_M +
 // THREAD_N elements for THREAD_M * THREAD_N products. They are read 16 bytes at once.
@@ -42,6 +45,9 @@ constexpr int LEAST_BLOCKS = TRANSPOSED_HERE || B_TRANSPOSED ? 1 : 0;
 
 constexpr int LANES_M = 4, LANES_N = 8;  // of a warp
 static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must fill the tile");
+
+// Between so many columns of a step, a part of the next one is copied. Each part takes three instructions more.
+constexpr int PARTS_APART = DEPTH / 4, PARTS = (DEPTH - 2) / PARTS_APART + 1;
 
 struct Sums {
   alignas(16) float of[THREAD_M][THREAD_N];
@@ -128,6 +134,18 @@ __device__ void add_products(Sums& sums, const Factors& factors, int k) {
   }
 }
 
+// Four sums that are stored at once must be in four neighbouring registers, and so are four factors that were
+// read at once: each multiplication then needs a sum and a factor of the same bank. The compiler chooses other
+// registers for the sums if it does not store these but results of an instruction.
+__device__ void release(Sums& sums) {
+  float one = static_cast<float>(gridDim.z);  // not known to the compiler
+#pragma unroll
+  for (int i = 0; i < THREAD_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < THREAD_N; ++j) sums.of[i][j] *= one;
+  }
+}
+
 // Add the products of `count` steps. The factors of a column are read while those before it are
 // multiplied, beyond the end of a step too.
 template <class Steps>
@@ -141,6 +159,7 @@ __device__ void multiply(Sums& sums, Steps& steps, int count) {
     for (int k = 0; k < DEPTH - 1; ++k) {
       Factors next = factors;
       read(next, stage, thread, k + 1);
+      if (SPREAD && k % PARTS_APART == 0) steps.template fill<PARTS>(k / PARTS_APART);
       add_products(sums, factors, k);
       factors = next;
     }
@@ -152,6 +171,7 @@ __device__ void multiply(Sums& sums, Steps& steps, int count) {
     factors = next;
   }
   add_products(sums, factors, DEPTH - 1);
+  if (SPREAD) release(sums);
 }
 
 // Add what the slices have. Each gets the sums of the rows that it finishes.
@@ -190,28 +210,47 @@ __device__ void add_slices(Sums& sums, void* memory) {
 }
 
 // Write a thread's sums, with their end, to rows of `distance` elements, of which `rows` and `columns`
-// exist, or ALL.
+// exist, or ALL. Where rows are not a multiple of 16 bytes apart, lanes exchange their pieces through `memory`:
+// a warp then writes neighbouring elements at once, instead of every fourth one.
 template <bool ALL, class Ending>
 __device__ void store(float* to, int distance, int rows, int columns, const Sums& sums,
-                      const Ending& ending) {
+                      const Ending& ending, void* memory) {
   Thread thread;
+  bool aligned = distance % PIECE == 0;
+  constexpr int LENGTH = LANES_N * PIECE;  // of a line that a warp writes at once
+  int own_m = thread.m % LANES_M, own_n = thread.n % LANES_N;
+  float* lines = static_cast<float*>(memory) + threadIdx.x / 32 * LANES_M * LENGTH;
+  if (!aligned) __syncthreads();  // what is overwritten was read
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {
     int row = thread.row(i);
-    if (!thread.finishes(i) || (!ALL && row >= rows)) continue;
+    if (!thread.finishes(i) || (aligned && !ALL && row >= rows)) continue;
 #pragma unroll
     for (int j = 0; j < THREAD_N; j += PIECE) {
       int column = thread.column(j);
-      float* there = to + row * distance + column;
       alignas(16) float results[PIECE];
       piece_at(results) = piece_at(&sums.of[i][j]);
       ending.template apply<ALL>(results, row, column);
-      if (distance % PIECE == 0 && (ALL || column + PIECE <= columns)) {
-        piece_at(there) = piece_at(results);
+      if (!aligned) {
+        piece_at(&lines[own_m * LENGTH + own_n * PIECE]) = piece_at(results);
+        __syncwarp();
+        int along = column - own_n * PIECE + thread.lane;
+#pragma unroll
+        for (int m = 0; m < LANES_M; ++m) {
+          Thread other = thread;
+          other.m += m - own_m;
+          int down = other.row(i);
+          if (ALL || (down < rows && along < columns)) {
+            to[down * distance + along] = lines[m * LENGTH + thread.lane];
+          }
+        }
+        __syncwarp();
+      } else if (ALL || column + PIECE <= columns) {
+        piece_at(to + row * distance + column) = piece_at(results);
       } else {
 #pragma unroll
         for (int l = 0; l < PIECE; ++l) {
-          if (column + l < columns) there[l] = results[l];
+          if (column + l < columns) to[row * distance + column + l] = results[l];
         }
       }
     }

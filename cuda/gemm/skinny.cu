@@ -88,47 +88,8 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
 
 // ---- Copies by threads
 
-constexpr int PIECE = 16 / sizeof(Element), PIECES_OF_LINE = LINE / PIECE;
+constexpr int PIECES_OF_LINE = LINE / PIECE_ELEMENTS;
 constexpr int MOST_LOADS = 6;  // of a thread, before it waits for them: more take too many registers
-
-// Read the aligned piece of this number among COUNT elements; what lies beyond becomes 0.
-template <int COUNT>
-__device__ __forceinline__ uint4 read_piece(const Element* from, int number) {
-  if (COUNT % PIECE == 0 || number < COUNT / PIECE) {
-    return reinterpret_cast<const uint4*>(from)[number];
-  }
-  alignas(16) Element piece[PIECE];
-#pragma unroll
-  for (int i = 0; i < PIECE; ++i) {
-    piece[i] = number * PIECE + i < COUNT ? from[number * PIECE + i] : Element(0.0f);
-  }
-  return *reinterpret_cast<const uint4*>(piece);
-}
-
-// The eight elements that begin `shift` elements into two pieces of eight.
-template <bool EVEN>
-__device__ __forceinline__ uint4 shifted(const uint4& low, const uint4& high, int shift) {
-  unsigned words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int i = 0; i < 6; ++i) words[i] = shift & 4 ? words[i + 2] : words[i];
-#pragma unroll
-  for (int i = 0; i < 5; ++i) words[i] = shift & 2 ? words[i + 1] : words[i];
-  if (!EVEN) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], shift % 2 * 16);
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
-
-// The first elements of a piece; the others become 0.
-__device__ __forceinline__ uint4 beginning(const uint4& piece, int count) {
-  unsigned words[4] = {piece.x, piece.y, piece.z, piece.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] &= count > 2 * i + 1 ? ~0u : count > 2 * i ? 0xFFFFu : 0u;
-  }
-  return make_uint4(words[0], words[1], words[2], words[3]);
-}
 
 constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
 
@@ -144,7 +105,8 @@ template <int MATRICES, int LENGTH, int HEIGHT, int DISTANCE, int LINES, int BOX
 __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y, int z,
                                            int thread) {
   constexpr int ELEMENTS = MATRICES * HEIGHT * DISTANCE, ALL_LINES = BOXES * LINES;
-  constexpr bool EVEN = DISTANCE % 2 == 0 && !GROUPED;  // a group may begin in any column of a transposed A
+  // A group may begin in any column of a transposed A.
+  constexpr int UNIT = (DISTANCE % 2 == 0 && !GROUPED ? 2 : 1) * sizeof(Element);
   constexpr int AT_ONCE = THREADS_COPYING / PIECES_OF_LINE, EACH = (ALL_LINES + AT_ONCE - 1) / AT_ONCE;
   constexpr int LOADS = EACH < MOST_LOADS ? EACH : MOST_LOADS;
   int piece = thread % PIECES_OF_LINE;
@@ -155,14 +117,14 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
       int line = first + i * AT_ONCE, row = y + line % LINES;
-      int column = x + line / LINES * LINE + piece * PIECE;
+      int column = x + line / LINES * LINE + piece * PIECE_ELEMENTS;
       int place = (z * HEIGHT + row) * DISTANCE + column;
-      shift[i] = place % PIECE;
+      shift[i] = place % PIECE_ELEMENTS;
       left[i] = LENGTH - column;
       if (line < ALL_LINES && row < HEIGHT && left[i] > 0) {
-        low[i] = read_piece<ELEMENTS>(from, place / PIECE);
-        if (shift[i] + min(left[i], PIECE) > PIECE) {
-          high[i] = read_piece<ELEMENTS>(from, place / PIECE + 1);
+        low[i] = read_piece<ELEMENTS>(from, place / PIECE_ELEMENTS);
+        if (shift[i] + min(left[i], PIECE_ELEMENTS) > PIECE_ELEMENTS) {
+          high[i] = read_piece<ELEMENTS>(from, place / PIECE_ELEMENTS + 1);
         }
       }
     }
@@ -170,8 +132,8 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
     for (int i = 0; i < LOADS; ++i) {
       int line = first + i * AT_ONCE;
       if (line >= ALL_LINES) break;
-      uint4 whole = shifted<EVEN>(low[i], high[i], shift[i]);
-      if (left[i] < PIECE) whole = beginning(whole, left[i]);
+      uint4 whole = shifted<UNIT>(low[i], high[i], shift[i] * sizeof(Element));
+      if (left[i] < PIECE_ELEMENTS) whole = beginning(whole, left[i] * static_cast<int>(sizeof(Element)));
       reinterpret_cast<uint4*>(to + line * LINE)[piece ^ line % 8] = whole;
     }
   }

@@ -382,6 +382,11 @@ struct Misaligned {
   fault("runtime", "misaligned address: %s %s at one that is not a multiple of %d bytes",
         here().c_str(), what->kind == 1 ? "writes" : "reads", 1 << what->log_alignment);
 }
+// Called by -fsanitize=object-size. Only a thread's own variables have no guards.
+void __ubsan_handle_type_mismatch_v1(const Misaligned* what, uintptr_t at) {
+  if (at - fiber_low >= fiber_bytes) return;
+  fault("correctness", "%s %s beside a variable of its own", here().c_str(), what->kind == 1 ? "writes" : "reads");
+}
 
 void __tsan_read_range(void* p, size_t bytes) { cuhost_range(p, bytes, false); }
 void __tsan_write_range(void* p, size_t bytes) { cuhost_range(p, bytes, true); }

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,8 @@ def pytest_unconfigure():
 
 
 @pytest.fixture
-def noisy(tmp_path: Path) -> Path:
+def noisy(tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "executable", str(warm_python))
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (tmp_path / "conftest.py").write_text(NOISE)
     return tmp_path

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_project import QUICK
+from small_project import LEAN
 
 ROOT = Path(__file__).parents[2]
 INI = f"""
 [tool.pytest.ini_options]
-addopts = "--strict-markers {QUICK} -p no:benchmark -p no:platformdirs"
+addopts = ["--strict-markers", {LEAN}]
 filterwarnings = ["error"]
 gpu_device = "emulated"
 gpuenergy_preheat = "0"

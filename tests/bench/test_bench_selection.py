@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from small_project import LEAN
 
 from pytest_gpuenergy.tuning import file_name
 from pytest_gpuenergy.workloads import CASES
@@ -323,6 +324,8 @@ def test_the_records_of_another_case_are_refused(bench):
 
 def test_collecting_it_all_imports_nothing_heavy(bench):
     bench.give_records(25)
+    settings = bench.path / "pyproject.toml"
+    settings.write_text(settings.read_text().replace(LEAN, '"-p", "no:benchmark"'))
     code = (
         "import sys, pytest; code = pytest.main(['--collect-only', '-q', 'bench']);"
         "heavy = {'tvm', 'tvm_ffi', 'cupy', 'torch', 'triton', 'matplotlib'};"

@@ -46,6 +46,7 @@ class Checkout:
     """A small project under version control, in which steps of the workflow are run."""
 
     path: Path
+    programs: Path
     base: str = ""
     summary: Path = field(init=False)
 
@@ -53,10 +54,10 @@ class Checkout:
         self.summary = self.path.parent / "summary.md"
 
     @classmethod
-    def new(cls, folder: Path) -> Checkout:
+    def new(cls, folder: Path, programs: Path) -> Checkout:
         """With its first revision, in a folder that is not there yet."""
         folder.mkdir()
-        made = cls(folder)
+        made = cls(folder, programs)
         made.git("init", "-q", "-b", "main")
         (folder / "pyproject.toml").write_text(INI)
         (folder / "test_scale.py").write_text(BENCH)
@@ -93,7 +94,9 @@ class Checkout:
             **values,
             "GITHUB_ACTIONS": "true",
             "GITHUB_STEP_SUMMARY": str(self.summary),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(
+                map(str, (self.programs, Path(sys.executable).parent, os.environ["PATH"]))
+            ),
         }
         # https://docs.github.com/actions/reference/workflow-syntax-for-github-actions, "shell"
         assert GPU["defaults"]["run"]["shell"] == "bash"
@@ -118,22 +121,23 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
-    return Checkout.new(tmp_path / "checkout")
+def checkout(tmp_path: Path, machine_apart: None, warm_programs: Path) -> Checkout:  # noqa: ARG001
+    return Checkout.new(tmp_path / "checkout", warm_programs)
 
 
 @pytest.fixture(scope="module")
-def first_measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def first_measured(tmp_path_factory: pytest.TempPathFactory, warm_programs: Path) -> Checkout:
     """A checkout whose first revision was measured."""
-    made = Checkout.new(tmp_path_factory.mktemp("measured") / "checkout")
+    made = Checkout.new(tmp_path_factory.mktemp("measured") / "checkout", warm_programs)
     assert made.run("measure").returncode == 0
-    return made.path
+    return made
 
 
 @pytest.fixture
-def measured(first_measured: Path, tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
+def measured(first_measured: Checkout, tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
     """A copy of that checkout."""
-    return Checkout(shutil.copytree(first_measured, tmp_path / "checkout", symlinks=True))
+    copy = shutil.copytree(first_measured.path, tmp_path / "checkout", symlinks=True)
+    return Checkout(copy, first_measured.programs)
 
 
 def codes(done: dict[str, subprocess.CompletedProcess[str]]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
@@ -103,7 +104,8 @@ def ab(*arguments: str) -> int:
     return main(["ab", "HEAD~1", "HEAD", "--powercap", "1", *arguments])
 
 
-def test_a_slower_revision_is_found(repository, capsys, monkeypatch):
+def test_a_slower_revision_is_found(repository, warm_python, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(warm_python))
     monkeypatch.setattr("pytest_gpuenergy.ab.revisions.run_child", run_child)
     change(repository, LINE, SLOWER)
     clock = ("--smclock", "1500MHz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ EMULATED = ("--gpu-device", "emulated", "--powercap", "current")
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def elsewhere(tmp_path: Path, warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the command in a folder of its own, whose pytest is a fork."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(warm_python))
     return tmp_path
 
 

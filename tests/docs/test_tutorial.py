@@ -71,14 +71,14 @@ def _script(page: str) -> tuple[str, list[Command]]:
     return "\n".join(lines), commands
 
 
-def _run(script: str, folder: Path, **variables: str) -> str:
+def _run(script: str, folder: Path, programs: Path, **variables: str) -> str:
     """What bash prints, and what it writes to the third stream, at the end."""
     identity = {
         f"GIT_{who}_{what}": "somebody@example.org"
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join(map(str, (programs, Path(sys.executable).parent, os.environ["PATH"])))
     done = subprocess.run(
         ["bash", "-c", f"exec 3> ../pip.txt\n{script}"],
         cwd=folder,
@@ -92,13 +92,13 @@ def _run(script: str, folder: Path, **variables: str) -> str:
 
 
 @pytest.mark.usefixtures("machine_apart")
-def test_the_tutorial_works_as_it_is_written(tmp_path):
+def test_the_tutorial_works_as_it_is_written(tmp_path, warm_programs):
     page = PAGE.read_text(encoding="utf-8")
     script, commands = _script(page)
     (tmp_path / "pytest-gpuenergy").symlink_to(ROOT)
     home = tmp_path / "home"
     home.mkdir()
-    output = _run(script, home)
+    output = _run(script, home, warm_programs)
     assert (tmp_path / "pip.txt").read_text().splitlines() == [
         "pip wheel --quiet --no-deps --wheel-dir wheels ../pytest-gpuenergy",
         f"pip install --quiet {WHEEL}",
@@ -115,5 +115,5 @@ def test_the_tutorial_works_as_it_is_written(tmp_path):
     steps = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
     summary = tmp_path / "summary.md"
     script = "\n".join([PIP, "set -e", *steps])
-    output = _run(script, project, GITHUB_STEP_SUMMARY=str(summary))
+    output = _run(script, project, warm_programs, GITHUB_STEP_SUMMARY=str(summary))
     assert summary.read_text().startswith("# Passed: "), output

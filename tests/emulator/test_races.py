@@ -42,6 +42,23 @@ def check(built, runner):
 REVERSE = "__shared__ float tile[64]; tile[t] = x[t]; __syncthreads(); y[t] = tile[63 - t];"
 
 
+OWN = "float w[2][3]; for (int k = 0; k < 6; ++k) w[k / 3][k % 3] = x[k]; float s = 0;"
+BESIDE = {
+    "reads": f"{OWN} for (int k = 0; k < 7; ++k) s += w[1][k - 3]; y[t] = s;",
+    "writes": f"{OWN} w[1][3 + (t == 9)] = 2; y[t] = w[0][t % 3];",
+}
+
+
+@pytest.mark.parametrize("verb", BESIDE)
+def test_a_thread_may_not_reach_beside_its_own_array(check, verb):
+    with raises("correctness", rf"thread \(\d+,0,0\) .* {verb} beside a variable of its own"):
+        check(BESIDE[verb], among=BESIDE.values())
+
+
+def test_rows_of_a_threads_own_array_may_run_into_one_another(check):
+    assert check(f"{OWN} for (int k = 0; k < 6; ++k) s += w[0][k]; y[t] = s;")[0].blocks_run
+
+
 def test_a_clean_kernel_has_its_accesses_counted(check):
     (launch,) = check(REVERSE)
     assert (launch.entry, launch.blocks, launch.blocks_run) == ("k", 1, 1)

@@ -19,6 +19,8 @@ home={hosts}/$host
 [ -d "$home" ] || {{ echo "ssh: Could not resolve hostname $host" >&2; exit 255; }}
 [ -f "$home/environment" ] && given=$(cat "$home/environment")
 run() {{
+  # A warm Python does what this one would.
+  for word; do shift; set -- "$@" "$(printf %s "$word" | sed 's|{cold}|{warm}|g')"; done
   exec env -i PATH="$PATH" HOME="$home" GPUENERGY_EMULATED_HOST="$host" GPUENERGY_CAP_WRITES=deny \\
     GPUENERGY_STATE="$home/state" GPUENERGY_CACHE="{cache}" {bytecode} $given "$@"
 }}
@@ -105,6 +107,7 @@ def hosts(
     tmp_path_factory: pytest.TempPathFactory,
     shared_cache: Path,
     host_cache: Path,
+    warm_python: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Hosts:
     """No host yet, and a small project."""
@@ -115,6 +118,8 @@ def hosts(
     values = {
         "hosts": folder,
         "cache": shared_cache,
+        "cold": sys.executable,
+        "warm": warm_python,
         "bytecode": f"PYTHONPYCACHEPREFIX={cache}" if cache else "",
     }
     surroundings = _SURROUNDINGS.format(**values)

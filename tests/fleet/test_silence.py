@@ -43,6 +43,12 @@ def limit_w(state: Path) -> float:
 
 
 @pytest.fixture
+def warm_python() -> Path:
+    """Give each process the parent that has started it, which is stopped."""
+    return Path(sys.executable)
+
+
+@pytest.fixture
 def run_items(
     hosts: Hosts, pytester: pytest.Pytester, run_fleet: Callable[..., pytest.RunResult]
 ) -> Callable[..., pytest.RunResult]:

@@ -26,8 +26,15 @@ def test_scale({arguments}load_kernel, energy_benchmark):
     {after}
 """
 
-NO_COLLECTION = ("-p", "no:unraisableexception")
-"""To look through all objects for garbage takes a tenth of a short run in this process."""
+NOT_NEEDED = tuple(
+    f"-pno:{name}"
+    for name in (
+        "unraisableexception",  # looks through all objects for garbage
+        *("doctest", "faulthandler", "legacypath", "logging", "pastebin", "setuponly"),
+        *("setupplan", "stepwise", "subtests", "unittest"),
+    )
+)
+"""Plugins of pytest that take a fifth of a short run in this process."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,12 @@ class Project:
     Attributes:
         pytester: the folder, and runs in it.
         baselines: reports by all that they depend on, of all tests.
+        python: a warm Python for processes.
     """
 
     pytester: pytest.Pytester
     baselines: dict[object, bytes]
+    python: Path
 
     @property
     def path(self) -> Path:
@@ -80,11 +89,15 @@ class Project:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in this process, whose own pytest finds exceptions that are never raised."""
-        leave_out = () if "xdist" in arguments else NO_COLLECTION
+        leave_out = () if "xdist" in arguments else NOT_NEEDED
         return self.pytester.runpytest_inprocess(*leave_out, *arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
-        """Run pytest in a subprocess."""
+        """Run pytest in another process, a fork of one that has imported what it needs."""
+        return self.pytester.run(self.python, "-m", "pytest", *arguments)
+
+    def run_as_users_do(self, *arguments: str) -> pytest.RunResult:
+        """Run pytest in a process that imports all by itself."""
         return self.pytester.runpytest_subprocess(*arguments)
 
     def baseline(self, *arguments: str, passed: int) -> None:
@@ -140,6 +153,18 @@ def own_surroundings(machine_apart: None) -> None:
     """Do not wait for a GPU that another run is using."""
 
 
+@pytest.fixture(autouse=True)
+def warm_workers(warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pytest-xdist start its workers as forks."""
+    gateway_io = pytest.importorskip("execnet.gateway_io")
+    start = gateway_io.popen_args
+    monkeypatch.setattr(
+        gateway_io,
+        "popen_args",
+        lambda spec: start(spec) if spec.python else [str(warm_python), *start(spec)[1:]],
+    )
+
+
 @pytest.fixture
 def inject(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give the emulated card these faults, or none any more."""
@@ -153,10 +178,12 @@ def baselines() -> dict[object, bytes]:
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, baselines: dict[object, bytes]) -> Project:
+def project(
+    pytester: pytest.Pytester, baselines: dict[object, bytes], warm_python: Path
+) -> Project:
     (pytester.path / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
-    return Project(pytester, baselines)
+    return Project(pytester, baselines, warm_python)
 
 
 @pytest.fixture

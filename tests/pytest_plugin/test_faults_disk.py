@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def test_a_report_folder_that_turns_read_only_keeps_the_run(project, monkeypatch
 
 
 def test_two_runs_of_one_project_at_once_have_a_report_each(project):
-    command = [sys.executable, "-m", "pytest", "-q", "--powercap", "1,2"]
+    command = [project.python, "-m", "pytest", "-q", "--powercap", "1,2"]
     devices = ("emulated", "emulated:a30")
     runs = [
         subprocess.Popen(

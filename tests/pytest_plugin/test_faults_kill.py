@@ -163,7 +163,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_next_start_restores_other_gpus_too(project):
-    died = subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
+    died = subprocess.run([project.python, "-c", DIES_WITH_ANOTHER_GPU], check=False)
     assert died.returncode == -signal.SIGKILL
     with open_device("emulated:h200x2", index=1) as other:
         assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000
@@ -172,7 +172,7 @@ def test_the_next_start_restores_other_gpus_too(project):
 
 
 def test_another_gpu_that_is_in_use_is_left_to_its_user(project):
-    subprocess.run([sys.executable, "-c", DIES_WITH_ANOTHER_GPU], check=False)
+    subprocess.run([project.python, "-c", DIES_WITH_ANOTHER_GPU], check=False)
     with open_device("emulated:h200x2", index=1) as other, gpu_lock(other, wait_s=0):
         project.run("--powercap", "1").assert_outcomes(passed=1)
         assert other.nvml.nvmlDeviceGetPowerManagementLimit(other.handle) == 300_000

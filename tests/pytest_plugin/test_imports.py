@@ -166,7 +166,7 @@ def test_beside_fixtures_of_our_names_a_kernel_is_measured(project):
 @pytest.mark.parametrize("arguments", [(), pytest.param(("-n", "1"), marks=pytest.mark.thorough)])
 def test_items_are_measured_where_no_option_is_set(project, arguments):
     (project.path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
-    result = project.run_apart(*arguments)
+    result = project.run_as_users_do(*arguments)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(["*gpuenergy*", "*EMULATED*", "*report: *"])
     assert len(project.report().measurements) == 5

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,20 +27,21 @@ PAUSE = "__import__('threading').Event().wait(0.02)"
 class Fleet:
     """A controller's folder, and hosts beside it."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, python: Path) -> None:
         self.base = base
+        self.python = python
         self.hosts: list[Host] = []
-        self.control = make_host(base, "control", module())
+        self.control = make_host(base, python, "control", module())
 
     def add(self, name: str, text: str, **variables: str) -> Host:
-        host = make_host(self.base, name, text, **variables)
+        host = make_host(self.base, self.python, name, text, **variables)
         self.hosts.append(host)
         return host
 
     @property
     def command(self) -> list[str]:
         specs = [part for host in self.hosts for part in ("--tx", host.spec)]
-        return [sys.executable, "-m", "pytest", "-p", "xdist", "-d", *specs]
+        return [str(self.python), "-m", "pytest", "-p", "xdist", "-d", *specs]
 
     def run(self, *arguments: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -55,10 +55,10 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, host_cache: Path) -> Fleet:
+def fleet(tmp_path: Path, host_cache: Path, warm_python: Path) -> Fleet:
     """Nothing but files that are made again is shared by hosts."""
     assert host_cache.exists()
-    return Fleet(tmp_path)
+    return Fleet(tmp_path, warm_python)
 
 
 def limit_w(host: Host, monkeypatch: pytest.MonkeyPatch, index: int) -> float:

@@ -128,10 +128,11 @@ class NvrtcCompiler:
         cupy = find_spec("cupy")
         if cupy is None or cupy.origin is None:
             raise ImportError("CuPy is not installed")
-        bundled = Path(cupy.origin).parent / "_core/include/cupy/_cccl/libcudacxx"
+        bundled = Path(cupy.origin).parent / "_core/include/cupy/_cccl"
+        libraries = [bundled / name for name in ("libcudacxx", "cub", "thrust")]
         toolkit = pathfinder.find_nvidia_header_directory("cudart")
         own = cuda_dir() / "nvrtc" / "driver"
-        self._includes = [f"-I{folder}" for folder in (own, bundled, toolkit) if folder]
+        self._includes = [f"-I{folder}" for folder in (own, *libraries, toolkit) if folder]
         self._small = cuda_dir() / "nvrtc"
         self._host_headers = f"--pre-include={self._small / 'host_headers.h'}"
 

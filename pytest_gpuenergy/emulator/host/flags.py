@@ -61,8 +61,9 @@ _VARIANTS: dict[str, tuple[str, ...]] = {
     "zeroed": ("-ftrivial-auto-var-init=zero", "-DCUHOST_ZEROED"),
     # Only the compiler's half of the sanitizers: races.cpp holds the functions they call.
     "checked": (
-        "-fsanitize=thread,alignment",
+        "-fsanitize=thread,alignment,object-size",
         "-fno-sanitize-recover=alignment",
+        "-fsanitize-recover=object-size",
         "-fsanitize-coverage=trace-cmp",  # comparisons.cpp
         "-DCUHOST_CHECKED",
     ),

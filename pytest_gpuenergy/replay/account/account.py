@@ -459,14 +459,15 @@ def neighbours(
     windows = []
     for key, found in measured.items() if level in (GRAPH, LAYERS) else ():
         of_window = found.workload.parameters
-        if of_window.get(WINDOW_STEP) != step or WINDOW_CALLS not in of_window:
+        count = of_window.get(WINDOW_COUNT)
+        if of_window.get(WINDOW_STEP) != step or not isinstance(count, int):
             continue
-        ids = str(of_window[WINDOW_CALLS]).split()
+        ids = str(of_window.get(WINDOW_CALLS, "")).split()
         if not found.measured or any(call not in alone for call in ids):
             continue
         if is_held_back(found, whole) and not _has_clock_of(whole, found):
             continue
-        count, together = int(of_window[WINDOW_COUNT]), as_measured(found, whole.temperature_c)
+        together = as_measured(found, whole.temperature_c)
         apart = [alone[call] for call in ids]
         more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
         more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
+from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel, with_copies
+from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor, stored_as
+from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
 LINE_BYTES = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
@@ -37,8 +38,6 @@ _LINES_OF_PATTERN = 8
 """The lines after which the pattern of swizzled pieces repeats."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
-_PAD_THREADS, _PIECES_OF_THREAD, _PIECE_BYTES = 256, 8, 4
-"""The threads of a block that copies rows, and the pieces that each of them copies."""
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
@@ -76,20 +75,16 @@ def groups_are_boxed(gemm: Gemm) -> bool:
 
 
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
-def padded_copies(gemm: Gemm) -> Mapping[str, Tensor]:
-    """Return copies of operands with rows that tensor maps can describe, by the operands' names."""
+def aligned_copies(gemm: Gemm) -> OperandCopies:
+    """Return copies of the operands whose rows tensor maps cannot describe."""
     pieces = ROW_BYTES // gemm.element_bytes
     lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
-    return {
-        tensor.name: Tensor(
-            f"{tensor.name.lower()}_rows",
-            (*tensor.shape[:-1], math.ceil(lengths[tensor.name] / pieces) * pieces),
-            tensor.dtype,
-            "workspace",
-        )
-        for tensor in gemm.inputs
-        if tensor.name in lengths and not can_be_mapped(gemm, tensor.shape[-1])
-    }
+    spaces = {}
+    for name, stored in ((tensor.name, tensor.shape) for tensor in gemm.inputs):
+        if name in lengths and not can_be_mapped(gemm, stored[-1]):
+            row = math.ceil(lengths[name] / pieces) * pieces
+            spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
+    return OperandCopies(gemm, spaces)
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
@@ -324,9 +319,9 @@ class HopperTiling(Tiling):
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
-        copied = sum(copy.nbytes for copy in padded_copies(gemm).values())
-        padding = copying_cycles(copied, card, costs) if copied else 0.0
-        return product_cycles(gemm, self, card, step, costs) + padding
+        copied = aligned_copies(gemm).nbytes
+        copying = copying_cycles(copied, card, costs) if copied else 0.0
+        return product_cycles(gemm, self, card, step, costs) + copying
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
@@ -340,41 +335,28 @@ class HopperTiling(Tiling):
             **self.instruction_constants(gemm),
         }
         texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.text}"]
-        copies = padded_copies(gemm)
-        if copies:
-            texts.append("gemm/pad")
-            constants |= {"LDA": f"{gemm.lda}", "LDB": f"{gemm.ldb}"}
-            constants["PIECES_OF_THREAD"] = f"{_PIECES_OF_THREAD}"
-            pitches = {name: copies[name].shape[-1] if name in copies else 0 for name in "AB"}
-            constants |= {f"{name}_PADDED": f"{pitch}" for name, pitch in pitches.items()}
+        copies = aligned_copies(gemm)
+        if copies.spaces:
+            texts += COPY_TEXTS
+            constants |= copies.constants
         size = self.dynamic_bytes(gemm)
         kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
-        if not copies:
-            return kernel
-        return with_copies(kernel, [_padding_launch(copies)], copies)
+        return copies.before(kernel) if copies.spaces else kernel
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
-        copies = padded_copies(gemm)
+        spaces = aligned_copies(gemm).spaces
         maps: list[TensorMap] = []
         for name, rows, distance, along_k, height in (
             ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
             ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
         ):
-            if name in copies:
-                distance = copies[name].shape[-1]
+            if name in spaces:
+                distance = spaces[name].shape[-1]
             dims = (gemm.K, rows) if along_k else (rows, gemm.K)
             lines = height if along_k else self.tile_k
             maps.append(matrix_map(name, gemm, dims, distance, lines))
         return tuple(maps)
-
-
-def _padding_launch(copies: Mapping[str, Tensor]) -> Launch:
-    """Return the launch that copies matrices to rows that are a multiple of 16 bytes apart."""
-    pieces = max(copy.nbytes for copy in copies.values()) // _PIECE_BYTES
-    grid = (math.ceil(pieces / (_PAD_THREADS * _PIECES_OF_THREAD)), len(copies), 1)
-    names = [name for tensor, copy in copies.items() for name in (tensor, copy.name)]
-    return Launch("gemm_pad", grid, (_PAD_THREADS, 1, 1), tuple(names))
 
 
 def sums_constants(count: int) -> dict[str, Constant]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from pytest_gpuenergy.kernels import Kernel, Launch
+from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import (
@@ -18,13 +18,8 @@ from pytest_gpuenergy.tuners.gemm.estimate import (
     copying_cycles,
     product_cycles,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    Tiling,
-    copied_kernel,
-    copy_width,
-    copy_width_of_a,
-    with_copies,
-)
+from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -32,7 +27,7 @@ from pytest_gpuenergy.tuning import (
     CardResources,
     Constant,
 )
-from pytest_gpuenergy.workloads import Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LANES = (4, 8)
 """The threads of a warp along M and along N."""
@@ -44,12 +39,12 @@ _ALONG = (8, 16, 32)
 """The elements of a row of A that neighbouring threads copy if they transpose it."""
 _MAX_ROWS = 8
 """The most rows of a thread that reads A by rows: it holds four elements of each."""
-_LEAST_TURNED = 512
-"""The sides of a square C from which on transposing operands may pay."""
+_LEAST_TURNED = 192
+"""Half the sides of a square C from which on copying operands may pay."""
 _LEAST_TURNED_TILE = 64
 """The least side of the tiles that are then tried: such products are large."""
-_SQUARE, _TURN_THREADS = 32, 256
-"""The side of the squares that blocks of ``turn.cu`` transpose, and their threads."""
+_COPYING_FAMILY = "hopper"
+"""The templates whose costs tell how long a launch takes that copies: there it was fitted."""
 _SLICES = (1, 2, 4, 8)
 _DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
@@ -65,10 +60,13 @@ _READ_CYCLES = 2
 """The cycles in which shared memory serves a load of 16 bytes by each lane of a warp, if at least
 four lanes read the same (see ``Thread`` in the text)."""
 _BANKS = SHARED_BYTES_PER_CYCLE // 4
-_COPY_INSTRUCTIONS, _TURNED_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 6, 50
-"""The approximate instructions of a copy to shared memory, the issue slots that one of four bytes
-takes which transposes, and the instructions of the rest of a step. On an H200, products of
-4096 x 4096 x 4080 reach 47 TFLOP/s in ``tn``, where all is transposed, and 51 in ``nt``."""
+_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
+"""The approximate instructions of a copy to shared memory, and of the rest of a step."""
+_TURNED_INSTRUCTIONS, _NARROW_INSTRUCTIONS = 12, 10
+"""The issue slots that a copy of four bytes takes which transposes, and one of less than 16 bytes
+where rows are not aligned. With them, the first choices at sizes left out are the best of those
+tried: on an H200, 4096 x 4096 x 4096 in ``tn`` reaches 43 TFLOP/s where all is transposed on its
+way to shared memory, and 49 where a launch transposes it before."""
 # Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
 _PRODUCT_CYCLES = 1.15
 """The cycles between the multiplications that a scheduler issues."""
@@ -79,22 +77,24 @@ registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
 kernels on an H100 (see ``docs/notes/products.md``)."""
-_BARRIER_CYCLES = 250
+_BARRIER_CYCLES = 700
 """The cycles from the end of a step to the first products of the next, when only other blocks
-work."""
+work. With them, large products in ``nt`` get two blocks of 128 x 128 for each multiprocessor, which
+reach 53 TFLOP/s on H100s and H200s, where one of 128 x 256 reaches 50 to 51."""
 _TILE_CYCLES = 1000
 """The cycles to begin a tile and to store its sums, besides the wait for the first step."""
-# Fitted to the power in bench/results/nvidia-h200-2026-11-23/gemm.json: 194 W, and these energies.
-_PRODUCT_PJ = 15.8
+# Fitted to the energies of kernels under steady load on H100s and H200s in bench/results, and to a
+# power of 201 W without them.
+_PRODUCT_PJ = 14.7
 """The energy of a multiplication."""
-_READ_PJ = 6.2
+_READ_PJ = 15.8
 """The energy of an element that a thread reads from shared memory."""
-_LOADED_BYTE_PJ = 36.0
+_LOADED_BYTE_PJ = 16.6
 """The energy of a byte from the L2."""
 _INSTRUCTION_PJ = 10.0
 """The energy of another instruction of a thread, roughly."""
-_PJ_PER_CYCLE = 1940.0
-"""The energy that 700 W less 194 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards
+_PJ_PER_CYCLE = 1909.0
+"""The energy that 700 W less 201 W leave to each of 132 multiprocessors at 1.98 GHz. Other cards
 are treated alike."""
 _ALONE = 1.1
 """The approximate cycles per instruction of a warp that has a scheduler to itself."""
@@ -103,6 +103,7 @@ TRAITS = (
     *("steps", "tiles_of_block", "parts_of_cycles", "copied_of_product", "products", "registers"),
     *("tile_m", "tile_n", "tile_k", "thread_m", "thread_n", "slices", "sums_of_thread", "depth"),
     *("slices_sums_of_cycles", "stored_transposed", "transposes", "transpose_a"),
+    *("transposes_b", "narrow_of_product", "turned"),
 )
 """The names of `SimtParameters.traits`, in this order."""
 
@@ -119,15 +120,17 @@ class SimtParameters(Tiling):
             A, stored by rows, is transposed on its way to shared memory; 0 if it is not. A
             transposed B is transposed back in the same way, by at least 8 elements.
         asynchronous: whether copies to shared memory bypass registers, which needs sm_80.
-        turned: whether operands whose rows lie along K are transposed by a launch before that of
-            the product, which then computes the layout ``nt``.
+        turned: whether operands are copied by a launch before that of the product, which then
+            computes the layout ``nt``: those whose rows lie along K are transposed, and those
+            whose rows are not a multiple of 16 bytes apart are aligned. Copies have whole tiles.
+        spread: whether copies to shared memory are spread between the multiplications of a step.
     """
 
     template: ClassVar[str] = "simt"
     family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70
-    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0, "turned": 0}
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0, "turned": 0, "spread": 0}
 
     thread_m: int = 8
     thread_n: int = 4
@@ -135,6 +138,7 @@ class SimtParameters(Tiling):
     transpose_a: int = 0
     asynchronous: bool = True
     turned: bool = False
+    spread: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,6 +173,7 @@ class SimtParameters(Tiling):
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
+        worth_turning = _worth_turning(gemm)
         for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
             _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
         ):
@@ -192,7 +197,7 @@ class SimtParameters(Tiling):
             if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
                 yield from base.divided(gemm, card)
             large = min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1
-            if gemm.layout != "nt" and large and _worth_turning(gemm):
+            if large and worth_turning:
                 yield from replace(base, turned=True).divided(gemm, card)
             if gemm.layout != "nt":
                 for along in base.worth_copying:
@@ -219,8 +224,8 @@ class SimtParameters(Tiling):
         return (least, *longer[-1:])
 
     def computed(self, gemm: Gemm) -> Gemm:
-        """Return the product that is computed after operands have been turned."""
-        return _turned(gemm) if self.turned else gemm
+        """Return the product of the operands' copies, if there are any."""
+        return _turned(gemm, self.tile_m, self.tile_n) if self.turned else gemm
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has the instructions; asynchronous copies came with sm_80."""
@@ -267,7 +272,8 @@ class SimtParameters(Tiling):
         Large products run at the power limit, where the energy of a step determines its time.
         """
         costs = costs or costs_of(self.family)
-        turning = copying_cycles(_turned_bytes(gemm), card, costs) if self.turned else 0.0
+        copied = self._copies(gemm).nbytes if self.turned else 0
+        copying = copying_cycles(copied, card, costs_of(_COPYING_FAMILY)) if copied else 0.0
         gemm = self.computed(gemm)
         tile = (self.tile_m, self.tile_n, self.tile_k)
         thread = (self.thread_m, self.thread_n)
@@ -275,7 +281,7 @@ class SimtParameters(Tiling):
         along = self.transpose_a or _ALONG[0]
         by_columns = bool(gemm.a_transposed or self.transpose_a)
         step = _step(tile, thread, self.slices, turned, by_columns, along, card.cores)
-        more = self._narrow_pieces(gemm) / self.threads * _COPY_INSTRUCTIONS
+        more = self._narrow_pieces(gemm) / self.threads * _NARROW_INSTRUCTIONS
         if more:
             per_scheduler = self.threads / WARP_LANES / SCHEDULERS
             step = replace(
@@ -283,7 +289,7 @@ class SimtParameters(Tiling):
                 busy_cycles=step.busy_cycles + more * per_scheduler,
                 alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
             )
-        return product_cycles(gemm, self, card, step, costs) + turning
+        return product_cycles(gemm, self, card, step, costs) + copying
 
     def _narrow_pieces(self, gemm: Gemm) -> float:
         """Return how many more pieces a step copies than if all were of four elements.
@@ -315,6 +321,7 @@ class SimtParameters(Tiling):
             *(self.thread_m * self.thread_n, self.tile_k // self.slices),
             *((self.slices - 1) * sums / cycles, gemm.a_transposed, self.transposes(gemm)),
             self.transpose_a if self.transposes(gemm) else 0,
+            *(gemm.b_transposed, self._narrow_pieces(gemm) / products, self.turned),
         )
 
     def _copies_whole(self, along: int) -> bool:
@@ -331,27 +338,19 @@ class SimtParameters(Tiling):
             "SLICES": self.slices,
             "TRANSPOSE_A": self.transpose_a,
             "ASYNCHRONOUS": self.asynchronous,
+            "SPREAD": self.spread,
         }
-        if not self.turned:
+        if not self.turned or not _copied(gemm):
             return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
-        product = _turned(gemm)
-        spaces = {
-            tensor.name: replace(tensor, name=f"{tensor.name.lower()}_turned", role="workspace")
-            for tensor in product.inputs
-            if tensor.name in _along_k(gemm)
-        }
-        constants |= {"A_DISTANCE": f"{gemm.lda}", "B_DISTANCE": f"{gemm.ldb}"}
-        for name in "AB":
-            constants[f"{name}_TURNED"] = f"{spaces[name].shape[1] if name in spaces else 0}"
-        kernel = copied_kernel(product, self, constants, self.shared_bytes(gemm), ("gemm/turn",))
-        return with_copies(kernel, [self._turning_launch(gemm, spaces)], spaces)
+        if gemm.products > 1:
+            raise InputError(f"The template {self.template} copies operands of one product only.")
+        copies = self._copies(gemm)
+        constants |= copies.constants | {f"{name}_WHOLE": True for name in copies.spaces}
+        size = self.shared_bytes(gemm)
+        return copies.before(copied_kernel(self.computed(gemm), self, constants, size, COPY_TEXTS))
 
-    def _turning_launch(self, gemm: Gemm, spaces: Mapping[str, Tensor]) -> Launch:
-        """Return the launch that transposes operands to the workspaces."""
-        lines = max({"A": gemm.M, "B": gemm.N}[name] for name in spaces)
-        squares = math.ceil(gemm.K / _SQUARE) * math.ceil(lines / _SQUARE)
-        names = [argument for name, space in spaces.items() for argument in (name, space.name)]
-        return Launch("gemm_turn", (squares, len(spaces), 1), (_TURN_THREADS, 1, 1), tuple(names))
+    def _copies(self, gemm: Gemm) -> OperandCopies:
+        return _copies(gemm, self.tile_m, self.tile_n, self.tile_k)
 
 
 def _along_k(gemm: Gemm) -> str:
@@ -359,25 +358,34 @@ def _along_k(gemm: Gemm) -> str:
     return "A" * (not gemm.a_transposed) + "B" * gemm.b_transposed
 
 
+def _copied(gemm: Gemm) -> str:
+    """Return the names of the operands that are copied: others can be read 16 bytes at once."""
+    unaligned = "A" * (gemm.lda % _WIDEST > 0) + "B" * (gemm.ldb % _WIDEST > 0)
+    return "".join(sorted({*_along_k(gemm), *unaligned}))
+
+
 def _worth_turning(gemm: Gemm) -> bool:
-    """Return whether transposing operands could be a small part of a product's time."""
-    return gemm.products == 1 and gemm.M * gemm.N >= _LEAST_TURNED * (gemm.M + gemm.N)
+    """Return whether copying operands could be a small part of a product's time."""
+    large = gemm.products == 1 and gemm.M * gemm.N >= _LEAST_TURNED * (gemm.M + gemm.N)
+    return large and bool(_copied(gemm))
 
 
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it
-def _turned(gemm: Gemm) -> Gemm:
-    """Return the product with operands whose rows lie across K, and can be copied by 16 bytes."""
-    of_a, of_b = (math.ceil(lines / _WIDEST) * _WIDEST for lines in (gemm.M, gemm.N))
-    lda = gemm.lda if gemm.a_transposed else of_a
-    ldb = of_b if gemm.b_transposed else gemm.ldb
+@functools.lru_cache(maxsize=256)  # thousands of tilings of a product ask for it
+def _turned(gemm: Gemm, tile_m: int, tile_n: int) -> Gemm:
+    """Return the product of the operands' copies, whose rows lie across K."""
+    copied = _copied(gemm)
+    lda = math.ceil(gemm.M / tile_m) * tile_m if "A" in copied else gemm.lda
+    ldb = math.ceil(gemm.N / tile_n) * tile_n if "B" in copied else gemm.ldb
     return replace(gemm, layout="nt", lda=lda, ldb=ldb)
 
 
-@functools.lru_cache(maxsize=16)
-def _turned_bytes(gemm: Gemm) -> int:
-    """Return the bytes of the transposes."""
-    lines = {"A": gemm.M, "B": gemm.N}
-    return gemm.element_bytes * gemm.K * sum(lines[name] for name in _along_k(gemm))
+@functools.lru_cache(maxsize=256)
+def _copies(gemm: Gemm, tile_m: int, tile_n: int, tile_k: int) -> OperandCopies:
+    """Return the copies, which have all elements of the tiles and steps."""
+    rows, product = math.ceil(gemm.K / tile_k) * tile_k, _turned(gemm, tile_m, tile_n)
+    distances = {"A": product.lda, "B": product.ldb}
+    spaces = {name: copy_of(name, gemm, (rows, distances[name])) for name in _copied(gemm)}
+    return OperandCopies(gemm, spaces, _along_k(gemm))
 
 
 @functools.lru_cache(maxsize=4096)  # of as many steps, a search considers ten thousand divisions

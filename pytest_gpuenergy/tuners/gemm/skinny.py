@@ -284,7 +284,7 @@ class SkinnyParameters(Tiling):
             "PROMOTED": gemm.is_float8 and gemm.accumulation != "fast",
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
-        texts = ("hopper/barriers", "gemm/skinny")
+        texts = ("hopper/barriers", "gemm/pieces", "gemm/skinny")
         return tiled_kernel(
             gemm, self, constants, texts, self.dynamic_bytes(gemm), self._tensor_maps(gemm)
         )

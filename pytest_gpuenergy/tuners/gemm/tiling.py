@@ -244,6 +244,8 @@ def copied_kernel(
         "LDB": gemm.ldb,
         "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
+        "A_WHOLE": False,
+        "B_WHOLE": False,
     }
     texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)

@@ -95,7 +95,7 @@ def test_functions_without_a_mark_run_on_the_device(compiler):
     assert compiler.compile(source, ["copy"], "sm_90")[0]
 
 
-@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda/std/cstdint"])
+@pytest.mark.parametrize("header", ["cuda_fp16.h", "cuda/std/cstdint", "cub/cub.cuh"])
 def test_the_toolkits_headers_are_found(compiler, header):
     assert compiler.compile(f"#include <{header}>\n{COPY}", ["copy"], "sm_90")[0]
 

@@ -26,13 +26,16 @@ _BEFORE = """
 #include <cstdio>
 #define __device__
 #define __forceinline__
+unsigned long __cvta_generic_to_shared(const void*) { return 0; }
 constexpr int max(int a, int b) { return a > b ? a : b; }
 constexpr int min(int a, int b) { return a < b ? a : b; }
 struct { int x; } threadIdx;
+struct { int z; } gridDim;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 void __syncthreads() {}
+void __syncwarp() {}
 """
 _AFTER = """
 struct Stage { const float *a, *b; };
@@ -75,8 +78,11 @@ int main() {
   std::printf("[");
   for (threadIdx.x = 0; threadIdx.x < THREADS; ++threadIdx.x) {
     for (int place = 0; place < A_STAGE; ++place) to[place] = 0;
-    copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, true, true>(  //
-        to, from, TILE_M, TILE_K);
+    using Own = Shares<TILE_M, TILE_K, 1, TURNED_ALONG>;
+    int row = Own::row(), column = Own::column();
+    copy_transposed<TILE_M, TILE_K, LDA, A_ROW, TURNED_ALONG, true, true, 1>(  //
+        {to + column * A_ROW + (row ^ exchange<Own::ALONG>(column)), 0},
+        from + row * LDA + column, from, TILE_M, TILE_K, 0, true);
     std::printf(threadIdx.x ? ", [" : "[");
     bool first = true;
     for (int place = 0; place < A_STAGE; ++place) {
