@@ -344,11 +344,13 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow, which workers begin with; skip what cannot run here, with the reason."""
-    for item in items:
-        if any(map(item.get_closest_marker, ("tvm", "browser"))):
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    for item, names in marks.items():
+        if names & {"tvm", "browser"}:
             item.add_marker("slow")
+            names.add("slow")
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=lambda item: "slow" not in marks[item])
     checks = (
         ("gpu", _why_no_gpu),
         ("ray", _why_no_ray),
@@ -356,7 +358,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ("thorough", _why_not_thorough),
     )
     for marker, why_not in checks:
-        marked = [item for item in items if item.get_closest_marker(marker)]
+        marked = [item for item in items if marker in marks[item]]
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
