@@ -38,7 +38,7 @@ def host_stands_in(
     """
     import torch.cuda
 
-    from pytest_gpuenergy.devices.cuda import graphs
+    from pytest_gpuenergy import devices
     from pytest_gpuenergy.replay import host_operators, read_profile
     from pytest_gpuenergy.replay.play import live, replay_run
 
@@ -68,7 +68,7 @@ def host_stands_in(
         return live.live_planner("cpu", cache, source, ranks)
 
     patch.setattr(replay_run, "choose_planner", planner)
-    patch.setattr(graphs, "GraphRepeater", repeat)
+    patch.setattr(devices, "GraphRepeater", repeat)
     patch.setattr(Harness, "measure_callable", measure)
     patch.setattr(live, "launches", host_operators)
     patch.setattr(torch.cuda, "_sleep", lambda _cycles: None)

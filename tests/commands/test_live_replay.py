@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pytest
 import torch_programs
 from msgspec.structs import replace
 from replay_on_host import host_stands_in
+from torch_card import REFUSED, capturing, card_stands_in
 from torch_programs import TWO_PRODUCTS, model_folder, write_module
 
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
 
@@ -47,6 +50,20 @@ def compute():
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("it reads a value on the host")
     return value @ value
+"""
+COPIES_FROM_HOST = """
+import torch
+
+value = torch.ones(8).to("card")
+numbers = iter(range(1000))
+
+
+def compute():
+    return value + torch.tensor(2.0, device="card")
+
+
+def count():
+    return value + torch.tensor(next(numbers), device="card")
 """
 LAYERS = """
 import torch
@@ -324,6 +341,31 @@ class TestWithPyTorch:
         name, run = write_module(tmp_path, monkeypatch, FAILS_IN_GRAPH), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0
         assert json.loads((run / "profile.json").read_text())["graph_differs"] is False
+
+    @pytest.mark.parametrize(
+        ("function", "missing"),
+        [("compute", set()), ("count", {"step0-graph", "step0-graph-gaps"})],
+    )
+    def test_a_step_that_copies_from_the_host_has_a_graph_if_it_copies_the_same_each_time(
+        self, tmp_path, measured, monkeypatch, function, missing
+    ):
+        card_stands_in()
+        launching = devices.GraphRepeater
+
+        def repeat(turns: Any, *, from_host: bool = False, **options: Any) -> Any:
+            turns[0]()
+            with nullcontext() if from_host else capturing():
+                return launching(turns, **options)
+
+        monkeypatch.setattr(devices, "GraphRepeater", repeat)
+        name, run = write_module(tmp_path, monkeypatch, COPIES_FROM_HOST), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:{function}", run) == 0
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"].pop("step0-layers")
+        assert report["missing"].keys() == missing
+        assert all(reason.startswith(REFUSED) for reason in report["missing"].values())
+        assert {"step0-graph", "step0-graph-gaps", "step0-eager"} - set(measured) == missing
 
     @pytest.mark.parametrize(("options", "brief"), [((), False), (("--brief",), True)])
     def test_a_call_is_measured_for_as_long_as_its_share_deserves(

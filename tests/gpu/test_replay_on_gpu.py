@@ -20,8 +20,7 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
 }
-"""A model whose attention, unlike BLOOM's in transformers 5.17, copies no number to the GPU: such a
-copy cannot be captured in a CUDA graph."""
+"""A model whose attention, unlike BLOOM's in transformers 5.17, copies no number to the GPU."""
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +53,25 @@ def test_each_step_is_measured_as_a_whole(report, step, level):
 def test_a_step_takes_no_less_as_launched_by_the_host_than_as_a_graph(report):
     times = {(one["step"], one["level"]): one["time_ms"] for one in report["accounts"]}
     assert all(times[step, "eager"] > 0.9 * times[step, "graph"] for step in (0, 1))
+
+
+def test_a_step_that_copies_from_the_host_is_captured():
+    torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
+    from pytest_gpuenergy.devices import GraphRepeater
+    from pytest_gpuenergy.replay import FunctionProgram, capture_step
+
+    value = torch.ones(2, 2, device="cuda")
+
+    def compute() -> Any:
+        number = torch.tensor(2.0, device="cuda", dtype=torch.float16)
+        return value[[1]] + torch.tensor([1.0, 3.0], device="cuda") + number
+
+    with torch.inference_mode():
+        whole, levels = capture_step(
+            FunctionProgram(name="tests:compute", function=compute), None, 0
+        )
+        replays = GraphRepeater([levels["graph"]])
+        found = replays.relaunch(0, lambda returned: returned.zero_(), once=False)
+        assert found.tolist() == [[4.0, 6.0]]
+        with pytest.raises(RuntimeError, match="during CUDA graph capture"):
+            GraphRepeater([whole])

@@ -313,6 +313,7 @@ def test_each_module_of_a_step_can_be_repeated_alone(program):
         "layers": ["linear", "relu"] * 2,
         "module.model.act": ["relu"],  # of its three calls, that outside of layers
         "module.model.heads.0": ["linear"],
+        "graph": operators(whole),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from itertools import accumulate, cycle
 from pathlib import Path
 from statistics import fmean, median
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 import torch
 from torch.profiler import record_function
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
@@ -52,6 +53,7 @@ from pytest_gpuenergy.replay.profile.capture import (
     LiveChain,
     OperatorMode,
     copied_tensor,
+    tensors_in,
 )
 from pytest_gpuenergy.replay.profile.language_models import load_program
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
@@ -73,6 +75,17 @@ _CHANGED = 8
 """The number of calls of a step that are changed, those that take most energy."""
 _FUSED = 3
 """The number of kinds of modules of a step whose calls are fused."""
+_HOST_ARGUMENTS = {
+    torch.ops.aten.to: (0,),
+    torch.ops.aten._to_copy: (0,),
+    torch.ops.aten.type_as: (0,),
+    torch.ops.aten.copy_: (1,),
+    torch.ops.aten.index: (1,),
+    torch.ops.aten.index_put: (1, 2),
+    torch.ops.aten.index_put_: (1, 2),
+    torch.ops.aten.where: (0, 1, 2),
+}
+"""By operator, the places of the arguments that it copies to the GPU if they are on the host."""
 
 
 Replayed = TypeVar("Replayed", LiveCall, LiveChain)
@@ -244,12 +257,77 @@ class EmptyKernels(OperatorMode):
 
 def with_empty_kernels(function: Callable[[], object]) -> Callable[[], object]:
     """Return a function that does what ``function`` does, with `EmptyKernels`."""
+    return _within(EmptyKernels(), function)
 
-    def gapped() -> object:
-        with EmptyKernels():
+
+class HostCopies(OperatorMode):
+    """Replaces copies from the host by copies within the GPU, which a CUDA graph can have.
+
+    While a graph is captured, PyTorch refuses to copy from memory of the host that is not pinned,
+    as ``torch.tensor(0.0, device="cuda")`` does. In this context, a value is copied from the host
+    only the first time that a program needs it, and kept on the GPU, where operators take it from.
+    Their results are copies of it, so the program may change them. PyTorch still refuses a value
+    that the program needs for the first time while a graph is captured.
+
+    Attributes:
+        kept: By GPU, type, shape, strides and digest of the elements, the copies on the GPU.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[object, Any] = {}
+        self._lifted: list[bool] = []
+
+    def __enter__(self) -> HostCopies:
+        # PyTorch's private switch for its own fake tensors: without it, no mode sees how a tensor
+        # that is made from numbers or lists reaches the GPU.
+        self._lifted.append(torch._C._only_lift_cpu_tensors())
+        torch._C._set_only_lift_cpu_tensors(True)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(self._lifted.pop())
+
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        places = _HOST_ARGUMENTS.get(getattr(func, "overloadpacket", None), ())
+        leaves, _ = tree_flatten((args, keywords) if places else ())
+        devices = [getattr(leaf, "device", leaf) for leaf in leaves]
+        gpus = [one for one in devices if isinstance(one, torch.device) and one.type != "cpu"]
+        if not gpus:
+            return func(*args, **keywords)
+        on_gpu = partial(self._on_gpu, gpu=gpus[0])
+        own = tuple(
+            tree_map_only(torch.Tensor, on_gpu, argument) if place in places else argument
+            for place, argument in enumerate(args)
+        )
+        returned = func(*own, **keywords)
+        # ``to`` returns the kept tensor itself if it has the right type already.
+        is_kept = returned is own[0] and returned is not args[0]
+        return returned.clone() if is_kept else returned
+
+    def _on_gpu(self, tensor: Any, *, gpu: Any) -> Any:
+        """Return the kept copy of a tensor on the host; copy the tensor if there is none yet."""
+        is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensors_in(tensor)
+        if not is_plain or tensor.device.type != "cpu" or tensor.is_pinned():
+            return tensor
+        elements = tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+        digest = blake2b(elements.numpy()).digest()
+        key = gpu, tensor.dtype, tensor.shape, tensor.stride(), digest
+        if key not in self.kept:
+            self.kept[key] = tensor.to(gpu)  # which PyTorch refuses during a capture
+        return self.kept[key]
+
+
+def _within(mode: OperatorMode, function: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that does what ``function`` does, within ``mode``."""
+
+    def inside() -> object:
+        with mode:
             return function()
 
-    return gapped
+    return inside
 
 
 def gap() -> None:
@@ -306,13 +384,13 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         for step, whole, inside in captured:
             if LAYERS not in inside:
                 missing[step_key(step, LAYERS)] = "no layers of the model are known"
-            for level, function in {**inside, GRAPH: whole, EAGER: whole}.items():
+            for level, function in {**inside, EAGER: whole}.items():
                 if not any(calls_at(call, step, level, profile.modules) for call in calls):
                     continue  # it launches nothing, as dropout does
                 own = CallTurns([function])
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
-            own = CallTurns([with_empty_kernels(whole)])
+            own = CallTurns([with_empty_kernels(inside[GRAPH])])
             gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
 
         def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
@@ -327,14 +405,15 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 for in_graph, noting in enumerate(reads):
                     with told_of_capture(bool(in_graph)), noting:
                         program.run(inputs, max(steps) + 1)
-                for step, whole, _ in captured:
+                for step, _, inside in captured:
                     if profile.graph_differs:
                         key = f"{step_key(step, GRAPH)}-from-host"
                         change = CallChange(
                             "capture the calls that are made from the host",
                             *(step_key(step, GRAPH), key, {step: 1}),
                         )
-                        yield PlannedChange(change, [item(key, GRAPH, [with_calls_of_host(whole)])])
+                        from_host = with_calls_of_host(inside[GRAPH])
+                        yield PlannedChange(change, [item(key, GRAPH, [from_host])])
                 for call in most_energy(calls, measured, steps):
                     if call.id not in turns:
                         continue
@@ -579,14 +658,16 @@ def capture_step(
         number: The number of the step; 0 for the prefill.
 
     Returns:
-        A function that runs the whole step; and by level, see `Account`, functions that run all its
-        layers, or one of the other modules, each with the arguments that it had.
+        A function that runs the whole step; and by level, see `Account`, functions to capture in a
+        CUDA graph: of all its layers, or one of the other modules, each with the arguments that it
+        had, and of the whole step. If the step copies from the host, these have `HostCopies`.
     """
     whole = program.step(inputs, number)
     kept: dict[str, list[tuple[Any, Any]]] = {}
     open_layers: list[Any] = []
     levels = [(LAYERS, layer) for layer in program.layers]
     levels += [(module_level(name), module) for name, module in program.outer_modules.items()]
+    copies = HostCopies()
     with ExitStack() as stack:
         for level, module in levels:
 
@@ -601,7 +682,7 @@ def capture_step(
             if level == LAYERS:
                 hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
                 stack.callback(hook.remove)
-        with told_of_capture(True):
+        with told_of_capture(True), copies:
             whole()
 
     def again(calls: Sequence[tuple[Any, Any]]) -> None:
@@ -609,7 +690,13 @@ def capture_step(
             args, kwargs = tree_map(appendable, arguments)
             module(*args, **kwargs)
 
-    return whole, {level: partial(again, calls) for level, calls in kept.items()}
+    functions: dict[str, Callable[[], object]] = {
+        **{level: partial(again, calls) for level, calls in kept.items()},
+        GRAPH: whole,
+    }
+    if copies.kept:
+        functions = {level: _within(copies, function) for level, function in functions.items()}
+    return whole, functions
 
 
 def launched_by(
