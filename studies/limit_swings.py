@@ -6,7 +6,7 @@ Takes reports, and of these the measurements at the power limit that lasted for 
 as long as possible. The energy of a launch by a shorter window is compared with that by all trials:
 windows of several lengths from the first trial on, and from earlier moments of the heat-up, whose
 last second reports contain. Then the trials are ended after the whole swings after which the
-interval is narrow enough, as the meter does.
+interval of the power is narrow enough, as the meter does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from study_command import in_one_sentence, study_parser
 
-from pytest_gpuenergy.energy import SW_POWER_CAP, MeterSettings, estimate
+from pytest_gpuenergy.energy import POWER_SWINGS, SW_POWER_CAP, MeterSettings, estimate
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import load_report, markdown_table
 from pytest_gpuenergy.support import NORMAL
@@ -36,10 +36,11 @@ _LENGTHS = (4, 6, 10, 15, 20, 25, 30)
 
 
 class Series(NamedTuple):
-    """The energies of a launch in mJ by trial, before and since the first trial."""
+    """The energies of a launch in mJ by trial, before and since the first trial, and the powers."""
 
     before_mj: list[float]
     own_mj: list[float]
+    powers_w: list[float]
 
 
 def series_of(measurement: Measurement) -> Series | None:
@@ -52,7 +53,8 @@ def series_of(measurement: Measurement) -> Series | None:
         [trial.energy_mj for trial in trials]
         for trials in (measurement.warm_trials, measurement.trials)
     )
-    return Series(before, own[:_LEAST])
+    powers_w = [trial.joules / trial.seconds for trial in measurement.trials]
+    return Series(before, own[:_LEAST], powers_w[:_LEAST])
 
 
 def window_rows(found: Sequence[Series]) -> Iterator[tuple[str, ...]]:
@@ -60,7 +62,7 @@ def window_rows(found: Sequence[Series]) -> Iterator[tuple[str, ...]]:
     for start in _STARTS:
         for length in _LENGTHS:
             off = []
-            for before_mj, own_mj in found:
+            for before_mj, own_mj, _ in found:
                 if start + len(before_mj) >= 0:
                     every = [*before_mj[len(before_mj) + start :], *own_mj]
                     off.append(fmean(every[:length]) / fmean(own_mj) - 1)
@@ -72,9 +74,10 @@ def window_rows(found: Sequence[Series]) -> Iterator[tuple[str, ...]]:
 def ended(series: Series) -> tuple[int, float, float]:
     """Return after how many trials a measurement ends, how far it is off, and its half width."""
     own_mj = series.own_mj
+    most = POWER_SWINGS * MeterSettings().relative_half_width
     for count in range(2 * SWING, _LEAST, SWING):
         found = estimate(own_mj[:count], swing=SWING)
-        if found.relative_half_width <= MeterSettings().relative_half_width:
+        if estimate(series.powers_w[:count], swing=SWING).relative_half_width <= most:
             return count, found.value / fmean(own_mj) - 1, found.relative_half_width
     found = estimate(own_mj, swing=SWING)
     return _LEAST, 0.0, found.relative_half_width

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
 import gc
 import itertools
 import json
@@ -14,19 +12,14 @@ import signal
 import sys
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
 
 import hypothesis
 import numpy as np
 import pytest
 from _pytest import runner
-from _pytest._code.source import Source, getstatementrange_ast
-from _pytest.fixtures import FixtureFunctionDefinition, FixtureManager
 from _pytest.pytester import SysModulesSnapshot
 from small_project import BENCH, INI, PARTS, QUICK
 from warm_python import warm_python as open_warm_python
@@ -69,43 +62,6 @@ class _LessForgetful(SysModulesSnapshot):
 
     def __init__(self, preserve: Callable[[str], bool] = lambda _: False) -> None:
         super().__init__(lambda name: preserve(name) or _is_installed(name))
-
-
-class _LessCurious(FixtureManager):
-    """Look for fixtures in an installed module only once, if it has none.
-
-    To look through all of pytest's takes a tenth of a short run within a test.
-    """
-
-    _without: ClassVar[set[str]] = set()
-
-    def parsefactories(self, *args: Any, **options: Any) -> None:
-        holder = options.get("holder")
-        name = holder.__name__ if isinstance(holder, ModuleType) else ""
-        if name in self._without:
-            return
-        super().parsefactories(*args, **options)
-        if name in sys.modules and _is_installed(name):
-            values = vars(holder).values()
-            if not any(isinstance(value, FixtureFunctionDefinition) for value in values):
-                self._without.add(name)
-
-
-@functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> ast.AST:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
-
-
-def _statement_range(
-    lineno: int, source: Source, assertion: bool = False, astnode: ast.AST | None = None
-) -> tuple[ast.AST, int, int]:
-    """Find a statement for a traceback, of which pytest's own modules are most of the lines.
-
-    To parse these for each run that ends early takes half of such a run.
-    """
-    return getstatementrange_ast(lineno, source, assertion, astnode or _parsed(str(source)))
 
 
 def _is_installed(name: str) -> bool:
@@ -164,8 +120,6 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
-        patch.setattr("_pytest.fixtures.FixtureManager", _LessCurious)
-        patch.setattr("_pytest._code.code.getstatementrange_ast", _statement_range)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield
@@ -344,11 +298,13 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is slow, which workers begin with; skip what cannot run here, with the reason."""
-    for item in items:
-        if any(map(item.get_closest_marker, ("tvm", "browser"))):
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
+    for item, names in marks.items():
+        if names & {"tvm", "browser"}:
             item.add_marker("slow")
+            names.add("slow")
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=lambda item: "slow" not in marks[item])
     checks = (
         ("gpu", _why_no_gpu),
         ("ray", _why_no_ray),
@@ -356,7 +312,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ("thorough", _why_not_thorough),
     )
     for marker, why_not in checks:
-        marked = [item for item in items if item.get_closest_marker(marker)]
+        marked = [item for item in items if marker in marks[item]]
         if marked and (reason := why_not()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))

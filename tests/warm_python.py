@@ -188,6 +188,15 @@ def _run(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
+    # The server's own know whether its files have a position, which pipes have not.
+    for number, name, mode, errors in (
+        (0, "stdin", "r", "strict"),
+        (1, "stdout", "w", "strict"),
+        (2, "stderr", "w", "backslashreplace"),
+    ):
+        stream = open(number, mode, errors=errors, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     added = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:1] = [one for one in added if one and one not in sys.path]
     status = 1

@@ -49,6 +49,7 @@ from .sensors import (
     responds as responds,
 )
 from .steadiness import (
+    POWER_SWINGS as POWER_SWINGS,
     PREHEAT_S as PREHEAT_S,
     MeterSettings as MeterSettings,
     Slope as Slope,

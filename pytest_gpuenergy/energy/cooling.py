@@ -56,7 +56,7 @@ _KINDS = (
 )
 """The kinds: cooled like the H200s of docs/notes/temperature.md; like the H100s there, after a
 rest; and like these H100s, still warm from another process's load."""
-_SHARES_OF_KINDS: Mapping[str, tuple[float, ...]] = {"H200": (0.9, 0.05, 0.05)}
+_SHARES_OF_KINDS: Mapping[str, tuple[float, ...]] = {"H200": (0.8, 0.1, 0.1)}
 """The probability of each kind where the GPU's name contains a text; others are equally likely. On
 each H200 so far, in several servers, the heat sink's temperature rose by 1 to 2 K."""
 _AIR_K = np.array([-25.0, 15.0])

@@ -27,6 +27,7 @@ from pytest_gpuenergy.energy.sensors import (
     read_throttle_state,
 )
 from pytest_gpuenergy.energy.steadiness import (
+    POWER_SWINGS,
     SWING_S,
     MeterSettings,
     PowerHistory,
@@ -50,9 +51,9 @@ MIN_PAUSE_S = 5.0
 SETTLED = 0.003
 """The root mean square of the change of power still possible, as a fraction, at which the
 preheating ends."""
-_FIRST_ERROR = 0.007
-"""The relative standard error of the settled power at which the first heat-up ends: an interval of
-1.5 %. Whoever waits for a first result would wait several seconds for each further 0.1 %."""
+_FIRST_ERROR, _LATER_ERROR = 0.007, 0.0045
+"""The relative standard error of the settled power at which the first heat-up ends, and later ones:
+intervals of 1.5 % and 1.0 %. Each further 0.1 % would take several seconds."""
 _LOOK_S, _WORTHWHILE = 4.0, 0.002
 """Heating goes on for what a card still has to warm by, or if it has reduced the possible change of
 power by at least this fraction within this time. An H200 of which nothing was known had 2.6 % left
@@ -312,7 +313,8 @@ class EnergyMeter:
             powers = (np.diff(energies_mj) / np.diff(times)).tolist()
             before, own = powers[: len(earlier)], powers[len(earlier) :]
             scatter = estimate(own, successive=True, before=before, swing=swing if limited else 1)
-            if scatter.relative_half_width <= settings.relative_half_width and not (
+            most = settings.relative_half_width * (POWER_SWINGS if limited else 1.0)
+            if scatter.relative_half_width <= most and not (
                 steadiness.drifts_over_swings(own)
                 if limited
                 else steadiness.drifts([*warm[:-1], *edges])
@@ -379,7 +381,7 @@ class Preheat:
             if abs(settling.gain) <= SETTLED and not is_worthwhile:
                 return True
         self._recent.append((now_s, settling.possible_gain))
-        if self._is_first and settling.gain_error <= _FIRST_ERROR:
+        if settling.gain_error <= (_FIRST_ERROR if self._is_first else _LATER_ERROR):
             return True
         return settling.possible_gain <= SETTLED
 

@@ -34,6 +34,10 @@ So much lies between neighbouring maxima of the power in 280 measurements on H10
 autocorrelation of their trials (docs/notes/trials-needed.md).
 """
 
+POWER_SWINGS = 2.0
+"""How much wider than the energy's the interval of the power may be where both swing, because the
+clock swings with the power: a launch then takes longer at less power."""
+
 PREHEAT_S = 5.0
 """The default time by which measurements may be extended until the temperature has settled."""
 

@@ -276,7 +276,13 @@ class Laboratory:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workloads", "ranks", "saving"), [(1, 1, 0.0), (3, 3, 0.0), (6, 1, 0.1)])
+@pytest.mark.parametrize(
+    ("workloads", "ranks", "saving"),
+    [
+        (3, 3, 0.0),
+        *(pytest.param(*other, marks=pytest.mark.thorough) for other in [(1, 1, 0.0), (6, 1, 0.1)]),
+    ],
+)
 def test_the_interval_of_what_is_advised_holds_in_95_percent_of_cases(
     at_clock, run_info, workloads, ranks, saving
 ):

@@ -54,12 +54,13 @@ def test_all_runs_are_removed(project):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
-def test_what_a_run_writes_at_its_end_goes_too(pytester, give_toolchain):
+def test_what_a_run_writes_at_its_end_goes_too(pytester, give_toolchain, warm_python):
     give_toolchain(cache_dir("emulated", "host"))
     home = pytester.path / ".gpuenergy"
     (pytester.path / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
-    pytester.runpytest_subprocess("--powercap", "1,333W,current").assert_outcomes(passed=3)
+    result = pytester.run(warm_python, "-m", "pytest", "--powercap", "1,333W,current")
+    result.assert_outcomes(passed=3)
     (report,) = home.glob("runs/*/report.json")
     assert len(list(report.parent.glob("csv/scale/**/*.csv"))) == 4
     assert main(["clean", "--yes"]) == 0

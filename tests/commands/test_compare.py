@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -271,11 +270,11 @@ def test_an_item_with_another_label_is_replaced_too(make_run, project):
 
 
 @pytest.mark.slow
-def test_updates_of_one_baseline_at_once_are_all_in_it(make_run, project):
+def test_updates_of_one_baseline_at_once_are_all_in_it(make_run, project, warm_python):
     names = [f"k{number:02d}" for number in range(1, 7)]
     for name in names:
         make_run(name, measurement(name))
-    command = [sys.executable, "-m", "pytest_gpuenergy.cli", "baseline", "update"]
+    command = [warm_python, "-m", "pytest_gpuenergy.cli", "baseline", "update"]
     updates = [subprocess.Popen([*command, name], stdout=subprocess.DEVNULL) for name in names]
     assert [update.wait() for update in updates] == [0] * len(names)
     report = load_report(project / "gpuenergy-baseline.json")

@@ -297,6 +297,26 @@ class TestWithPyTorch:
         (saving,) = report["changes"]
         assert saving["change"]["words"] == "capture the calls that are made from the host"
 
+    def test_a_trace_is_written_before_another_profiler_begins(self, tmp_path, monkeypatch):
+        from pytest_gpuenergy.replay.profile import profiling
+
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+        begin, write, seen = profiling.profiler_on, profiling.write_trace, []
+
+        def profiler_on(device: str) -> Any:
+            seen.append("begins")
+            return begin(device)
+
+        def write_trace(profiler: Any, path: Path) -> None:
+            seen.append("is written")
+            write(profiler, path)
+
+        monkeypatch.setattr(profiling, "profiler_on", profiler_on)
+        monkeypatch.setattr(profiling, "write_trace", write_trace)
+        name = write_module(tmp_path, monkeypatch, CAUTIOUS)
+        assert torch_programs.profile(f"{name}:compute", tmp_path / "run") == 0
+        assert seen == ["begins", "is written"] * 2
+
     def test_a_program_that_fails_while_it_is_captured_is_profiled_as_it_runs(
         self, tmp_path, monkeypatch
     ):

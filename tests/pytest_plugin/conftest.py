@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from execnet import XSpec, gateway_io
 from small_project import BENCH, INI, PARTS
 
 from pytest_gpuenergy.opening import open_device
@@ -44,12 +45,12 @@ class Project:
     Attributes:
         pytester: the folder, and runs in it.
         baselines: reports by all that they depend on, of all tests.
-        python: a warm Python for processes.
+        request: for what not every test needs.
     """
 
     pytester: pytest.Pytester
     baselines: dict[object, bytes]
-    python: Path
+    request: pytest.FixtureRequest
 
     @property
     def path(self) -> Path:
@@ -91,6 +92,12 @@ class Project:
         """Run pytest in this process, whose own pytest finds exceptions that are never raised."""
         leave_out = () if "xdist" in arguments else NOT_NEEDED
         return self.pytester.runpytest_inprocess(*leave_out, *arguments)
+
+    @property
+    def python(self) -> Path:
+        """A warm Python for processes."""
+        found: Path = self.request.getfixturevalue("warm_python")
+        return found
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in another process, a fork of one that has imported what it needs."""
@@ -154,15 +161,15 @@ def own_surroundings(machine_apart: None) -> None:
 
 
 @pytest.fixture(autouse=True)
-def warm_workers(warm_python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let pytest-xdist start its workers as forks."""
-    gateway_io = pytest.importorskip("execnet.gateway_io")
     start = gateway_io.popen_args
-    monkeypatch.setattr(
-        gateway_io,
-        "popen_args",
-        lambda spec: start(spec) if spec.python else [str(warm_python), *start(spec)[1:]],
-    )
+
+    def popen_args(spec: XSpec) -> list[str]:
+        words = start(spec)
+        return words if spec.python else [str(request.getfixturevalue("warm_python")), *words[1:]]
+
+    monkeypatch.setattr(gateway_io, "popen_args", popen_args)
 
 
 @pytest.fixture
@@ -179,11 +186,11 @@ def baselines() -> dict[object, bytes]:
 
 @pytest.fixture
 def project(
-    pytester: pytest.Pytester, baselines: dict[object, bytes], warm_python: Path
+    pytester: pytest.Pytester, baselines: dict[object, bytes], request: pytest.FixtureRequest
 ) -> Project:
     (pytester.path / "pyproject.toml").write_text(INI)
     pytester.makepyfile(parts=PARTS, test_scale=BENCH)
-    return Project(pytester, baselines, warm_python)
+    return Project(pytester, baselines, request)
 
 
 @pytest.fixture

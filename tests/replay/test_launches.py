@@ -177,7 +177,12 @@ COUNT = 20_000
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("category", "shrink_us"), [("cpu_op", 0.0), ("user_annotation", 0.0), ("cpu_op", 4.0)]
+    ("category", "shrink_us"),
+    [
+        pytest.param("cpu_op", 0.0, marks=pytest.mark.thorough),
+        ("user_annotation", 0.0),
+        ("cpu_op", 4.0),
+    ],
 )
 def test_many_events_that_overlap_or_nest_take_time_in_proportion(category, shrink_us):
     around = [

@@ -112,7 +112,7 @@ def test_texts_with_words_exchanged_raise_nothing(name, data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("depth", [100, 3000])
+@pytest.mark.parametrize("depth", [pytest.param(100, marks=pytest.mark.thorough), 3000])
 def test_deep_nesting_raises_nothing(depth):
     spec = CASES["add"].spec
     for source in (

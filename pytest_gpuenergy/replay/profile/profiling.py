@@ -318,25 +318,18 @@ def _profile_on(
     """Profile a loaded program, and write its files."""
     folder = options.folder if ranks.count == 1 else folder_of_rank(options.folder, ranks.rank)
     prompt = options.prompt(program.prompt)
-    for is_last in (False, True):
-        sampler = None if gpu is None else PowerSampler(gpu)
-        with sampler or nullcontext():
-            profiled = profile_program(
-                program, prompt, folder, device, options.runs, sampler, ranks
-            )
-        record = profiled.record
-        with garbage_ignored():
-            found = extract_kernels(folder, host=device == HOST)
-        # On an H200, the first trace of a process had a time of 0 for all launches (2026-11-29).
-        has_times = any(launch.duration_us for launch in found.launches)
-        if all(ranks.gathered(has_times or not found.launches)):
-            break
-        if is_last:
-            raise DeviceError(
-                f"The profiler recorded no times of what {program.name} launched on {device}: "
-                "profile again, while no other process profiles this GPU."
-            )
-        tell("The profiler recorded no times of launches: the program is profiled once more.")
+    sampler = None if gpu is None else PowerSampler(gpu)
+    with sampler or nullcontext():
+        profiled = profile_program(program, prompt, folder, device, options.runs, sampler, ranks)
+    record = profiled.record
+    with garbage_ignored():
+        found = extract_kernels(folder, host=device == HOST)
+    has_times = any(launch.duration_us for launch in found.launches)
+    if not all(ranks.gathered(has_times or not found.launches)):
+        raise DeviceError(
+            f"The profiler recorded no times of what {program.name} launched on {device}: profile "
+            "again, while no other process profiles this GPU."
+        )
     if sampler is not None:
         try:
             power, curve = sampler.placed(profiled.reads, found.clock)
@@ -422,33 +415,30 @@ def profile_program(
     from pytest_gpuenergy.replay.profile.capture import CallRecorder
 
     folder.mkdir(parents=True, exist_ok=True)
-    steps = max(1, prompt.new_tokens)
-    try:
-        with torch.inference_mode(), modules_annotated(program):
-            inputs = program.inputs(prompt, device)
-            program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
-            recorder = CallRecorder(program.modules)
-            settle(device)
-            ranks.gathered(None)  # all ranks begin together
-            with profiler_on(device) as profiler:
-                reads = _read_clocks()
-                with recorder:
-                    for number in range(runs):
-                        with record_function(f"run {number}"):
-                            program.run(inputs, steps)
-                settle(device)
-                reads += _read_clocks()
-                if sampler is not None:
-                    # Before the profiler ends, which takes longer than the card keeps samples.
-                    sampler.finish(reads[-1].host_ns)
-            of_first_run = recorder.forms[: len(recorder.forms) // runs]
-            graph_forms = _profile_graph(program, inputs, steps, folder, device, of_first_run)
-    except InputError:
-        raise
-    except Exception as error:  # a function may raise anything
-        raise DeviceError(_failure(program, prompt, device, error)) from None
     (folder / POWER_CSV).unlink(missing_ok=True)  # belongs to an earlier trace
+    steps = max(1, prompt.new_tokens)
+    with _running(program, prompt, device):
+        inputs = program.inputs(prompt, device)
+        program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
+        recorder = CallRecorder(program.modules)
+        settle(device)
+        ranks.gathered(None)  # all ranks begin together
+        with profiler_on(device) as profiler:
+            reads = _read_clocks()
+            with recorder:
+                for number in range(runs):
+                    with record_function(f"run {number}"):
+                        program.run(inputs, steps)
+            settle(device)
+            reads += _read_clocks()
+            if sampler is not None:
+                # Before the profiler ends, which takes longer than the card keeps samples.
+                sampler.finish(reads[-1].host_ns)
+    # Before another profiler begins: PyTorch 2.11 writes times of 0 for these launches after that.
     write_trace(profiler, folder / TRACE)
+    with _running(program, prompt, device):
+        of_first_run = recorder.forms[: len(recorder.forms) // runs]
+        graph_forms = _profile_graph(program, inputs, steps, folder, device, of_first_run)
     try:
         transformers = version("transformers")
     except PackageNotFoundError:
@@ -477,6 +467,24 @@ def profile_program(
     )
     write_profile(record, folder)
     return ProfiledProgram(record, recorder.forms, reads, graph_forms)
+
+
+@contextmanager
+def _running(program: TorchProgram, prompt: Prompt, device: str) -> Iterator[None]:
+    """Let a program run, with its modules annotated.
+
+    Raises:
+        DeviceError: The program raised anything but `InputError`.
+    """
+    import torch
+
+    try:
+        with torch.inference_mode(), modules_annotated(program):
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # a function may raise anything
+        raise DeviceError(_failure(program, prompt, device, error)) from None
 
 
 def _profile_graph(
