@@ -409,7 +409,9 @@ class TestWithPyTorch:
         assert torch_programs.profile("bloom-560m", run) != 0
 
 
+@pytest.mark.torch
 def test_successive_calls_of_layers_are_replayed_together(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs PyTorch")
     name, run = write_module(tmp_path, monkeypatch, LAYERS), tmp_path / "run"
     assert torch_programs.profile(f"{name}:compute", run) == 0
     labels = host_stands_in(monkeypatch)
