@@ -77,9 +77,10 @@ registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
 kernels on an H100 (see ``docs/notes/products.md``)."""
-_BARRIER_CYCLES = 250
+_BARRIER_CYCLES = 700
 """The cycles from the end of a step to the first products of the next, when only other blocks
-work."""
+work. With them, large products in ``nt`` get two blocks of 128 x 128 for each multiprocessor, which
+reach 53 TFLOP/s on H100s and H200s, where one of 128 x 256 reaches 50 to 51."""
 _TILE_CYCLES = 1000
 """The cycles to begin a tile and to store its sums, besides the wait for the first step."""
 # Fitted to the energies of kernels under steady load on H100s and H200s in bench/results, and to a
