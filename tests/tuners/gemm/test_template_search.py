@@ -62,7 +62,7 @@ def searched(made: TemplateProposer, cost: Cost, trials: int) -> list[Candidate]
 def test_the_first_is_the_most_promising(space):
     first = proposer(space).take(4, Event())[0]
     chosen = TEMPLATE_FORM.parameters(first.recipe)
-    assert chosen.cycles(GEMM, H200) == space[0].cycles(GEMM, H200)
+    assert chosen.cycles(GEMM, H200) == min(cycles(space))
 
 
 def test_it_finds_what_is_fast_on_a_card_that_the_estimate_does_not_know(space):
