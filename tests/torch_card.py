@@ -67,7 +67,7 @@ def card_stands_in() -> Any:
         return CardTensor(tensor.held.as_strided(sizes, strides, offset))
 
     @implements("_copy_from")
-    def copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:  # noqa: ARG001
+    def copy_from(source: Any, target: Any, _non_blocking: bool = False) -> Any:
         if _capturing and not (hasattr(source, "held") and hasattr(target, "held")):
             raise RuntimeError(f"{REFUSED} unless the CPU tensor is pinned.")
         elements(target).copy_(elements(source))

@@ -1,4 +1,4 @@
-"""A Python whose programs are forks of one that has run pytest: a tenth of what a start takes.
+"""Starts Python programs as forks of a process that has run pytest, in a tenth of the time.
 
 `WarmPython.command` is used in place of `sys.executable`. It hands its words, its environment, its
 folder and its input and output to a server, which forks; it passes signals on, ends as the fork
@@ -103,7 +103,7 @@ def _warm_up(project: str, command: str) -> None:
 
     before, path, finders = set(sys.modules), [*sys.path], [*sys.meta_path]
     os.chdir(project)
-    with open(os.devnull, "w") as nothing:  # noqa: PTH123
+    with Path(os.devnull).open("w") as nothing:
         output, sys.stdout = sys.stdout, nothing
         # A plugin that is imported otherwise than by pytest makes it warn.
         pytest.main(["-p", "no:cacheprovider", "-p", "xdist", "-p", "benchmark"])
@@ -188,13 +188,13 @@ def _run(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
-    # The server's own know whether its files have a position, which pipes have not.
+    # The server's streams remember whether its own files can be repositioned; these may be pipes.
     for number, name, mode, errors in (
         (0, "stdin", "r", "strict"),
         (1, "stdout", "w", "strict"),
         (2, "stderr", "w", "backslashreplace"),
     ):
-        stream = open(number, mode, errors=errors, closefd=False)  # noqa: SIM115
+        stream = open(number, mode, errors=errors, closefd=False)  # noqa: SIM115 -- until the process ends
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     added = asked["environment"].get("PYTHONPATH", "").split(os.pathsep)
@@ -211,7 +211,7 @@ def _run(asked: dict[str, Any]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+        threading._shutdown()  # waits for threads
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -222,7 +222,7 @@ def _execute(words: Sequence[str], folder: tuple[str, ...] | None = None) -> Non
     """Run what follows options; ``folder`` is what comes before all else in ``sys.path``."""
     match words:
         case ["-u", *rest]:
-            sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+            sys.stdout.reconfigure(write_through=True)
             _execute(rest, folder)
         case ["-B", *rest]:
             sys.dont_write_bytecode = True

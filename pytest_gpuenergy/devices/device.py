@@ -399,7 +399,7 @@ class Device(ABC):
         """
         return
 
-    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- no process, no imports
+    def expect_modules(self, modules: Sequence[str]) -> None:  # noqa: B027 -- for devices with a process
         """Tell which Python modules the next kernel probably needs, so that they can be imported.
 
         That takes place while a kernel is measured. A kernel never runs in a process that has

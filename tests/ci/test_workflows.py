@@ -121,7 +121,11 @@ class Checkout:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, machine_apart: None, warm_programs: Path) -> Checkout:  # noqa: ARG001
+def checkout(
+    tmp_path: Path,
+    machine_apart: None,  # noqa: ARG001 -- locks of GPUs of its own
+    warm_programs: Path,
+) -> Checkout:
     return Checkout.new(tmp_path / "checkout", warm_programs)
 
 
@@ -134,7 +138,11 @@ def first_measured(tmp_path_factory: pytest.TempPathFactory, warm_programs: Path
 
 
 @pytest.fixture
-def measured(first_measured: Checkout, tmp_path: Path, machine_apart: None) -> Checkout:  # noqa: ARG001
+def measured(
+    first_measured: Checkout,
+    tmp_path: Path,
+    machine_apart: None,  # noqa: ARG001 -- as above
+) -> Checkout:
     """A copy of that checkout."""
     copy = shutil.copytree(first_measured.path, tmp_path / "checkout", symlinks=True)
     return Checkout(copy, first_measured.programs)
