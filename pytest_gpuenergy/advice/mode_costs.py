@@ -240,7 +240,7 @@ def _groups(measurements: Sequence[Measurement]) -> dict[ModeKey, list[Measureme
 
 
 def _mode_of(m: Measurement, mode: str) -> str:
-    """Return the mode of a measurement; one with a bound of its own may have a looser one."""
+    """Return the mode whose error bound a kernel was verified with; it may be looser."""
     return (arithmetic(m) or mode) if mode != _ANY_MODE else mode
 
 

@@ -321,7 +321,7 @@ def pytest_report_collectionfinish(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begin with the kernel of the first item, if it is chosen without the GPU."""
+    """Choose and compile the first item's kernel ahead of time, if that does not use the GPU."""
     config = session.config
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     first = _contender_of(session.items[0]) if session.items else None

@@ -431,7 +431,7 @@ class ChainRecorder(CallRecorder):
             chain.results.append(own)
 
     def _close(self) -> None:
-        """Keep a chain whose last call has returned, and with it what only this call has used."""
+        """Keep the open chain, which is complete, and note which of its results still exist."""
         number, chain = self._complete, self._open
         if number is None or chain is None:
             return

@@ -58,7 +58,10 @@ class OperandCopies:
         return constants
 
     def before(self, kernel: Kernel) -> Kernel:
-        """Return a kernel that makes the copies first and reads them, with this text in its own."""
+        """Return a copy of ``kernel`` that makes the copies first and then reads them.
+
+        Its text must include `COPY_TEXTS`.
+        """
         blocks = max(self._blocks(name) for name in self.spaces)
         names = [each for name, space in self.spaces.items() for each in (name, space.name)]
         grid = (blocks, len(self.spaces), 1)
