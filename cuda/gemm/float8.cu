@@ -15,17 +15,17 @@ constexpr int MAKERS = 256;  // threads of a block
 constexpr int FOUR = 4;      // elements that a thread makes at a time
 
 // Copy K rows of SIDE elements to SIDE rows of K elements, and zeros up to the end of these rows. A block
-// turns SQUARE rows and columns, of which a thread reads and writes four at a time.
+// turns TURNED_SQUARE rows and columns, of which a thread reads and writes four at a time.
 #if A_TURNED || B_TURNED
-constexpr int SQUARE = 64;
+constexpr int TURNED_SQUARE = 64;
 
 template <int SIDE, int DISTANCE, int TO_ROW>
 __device__ void turn(const Element* __restrict__ from, Element* __restrict__ to) {
-  __shared__ alignas(FOUR) Element square[SQUARE][SQUARE + FOUR];
-  int first_k = blockIdx.x * SQUARE, first_side = blockIdx.y * SQUARE;
-  int line = threadIdx.x / (SQUARE / FOUR), within = threadIdx.x % (SQUARE / FOUR) * FOUR;
-  constexpr int LINES = MAKERS / (SQUARE / FOUR);
-  for (int i = line; i < SQUARE; i += LINES) {
+  __shared__ alignas(FOUR) Element square[TURNED_SQUARE][TURNED_SQUARE + FOUR];
+  int first_k = blockIdx.x * TURNED_SQUARE, first_side = blockIdx.y * TURNED_SQUARE;
+  int line = threadIdx.x / (TURNED_SQUARE / FOUR), within = threadIdx.x % (TURNED_SQUARE / FOUR) * FOUR;
+  constexpr int LINES = MAKERS / (TURNED_SQUARE / FOUR);
+  for (int i = line; i < TURNED_SQUARE; i += LINES) {
     int k = first_k + i, side = first_side + within;
     alignas(FOUR) Element four[FOUR] = {};
     if (k < K && DISTANCE % FOUR == 0 && side + FOUR <= SIDE) {
@@ -37,7 +37,7 @@ __device__ void turn(const Element* __restrict__ from, Element* __restrict__ to)
     *reinterpret_cast<unsigned*>(&square[i][within]) = *reinterpret_cast<const unsigned*>(four);
   }
   __syncthreads();
-  for (int i = line; i < SQUARE; i += LINES) {
+  for (int i = line; i < TURNED_SQUARE; i += LINES) {
     int side = first_side + i, k = first_k + within;
     if (side >= SIDE || k >= TO_ROW) continue;
     alignas(FOUR) Element four[FOUR];

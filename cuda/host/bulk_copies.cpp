@@ -78,12 +78,15 @@ char* swizzled(char* at, unsigned width) {
   return (char*)((uintptr_t)at ^ ((uintptr_t)at >> 3 & mask));
 }
 
-// A row of a tile, of which `inside` says whether it is in the tensor but for its ends.
-void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, long long first, bool inside) {
+// A row of a tile, of which `inside` says whether it is in the tensor but for its ends. The last bytes of the
+// tensor's rows are stored in whole `unit`s.
+void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, long long first, bool inside,
+             long long unit = 1) {
   auto item = (long long)map.strides[0], extent = (long long)map.extents[0];
-  long long low = std::min(std::max(-first, 0ll), (long long)map.box[0]) * item;
-  long long high = inside ? std::min(std::max(extent - first, 0ll), (long long)map.box[0]) * item : low;
   long long row_bytes = (long long)map.box[0] * item;
+  long long low = std::min(std::max(-first, 0ll) * item, row_bytes);
+  long long left = (std::max(extent - first, 0ll) * item + unit - 1) / unit * unit;
+  long long high = inside ? std::min(left, row_bytes) : low;
   for (long long at = 0; at < row_bytes;) {
     long long end = std::min(row_bytes, (at / swizzled_chunk_bytes + 1) * swizzled_chunk_bytes);
     bool within = at >= low && at < high;
@@ -100,7 +103,7 @@ void check_box_place(const TensorMap& map, const char* shared, size_t rows) {
                      map.swizzle == widest_swizzle ? pattern_bytes : tile_alignment);
 }
 
-Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
+Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared, long long unit = 1) {
   size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
   for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
   check_box_place(map, shared, rows);
@@ -119,7 +122,7 @@ Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared) {
       inside &= at >= 0 && (uint64_t)at < map.extents[k];
       global += at * (long long)map.strides[k];
     }
-    add_row(pieces, map, shared + row * row_bytes, global, corner[0], inside);
+    add_row(pieces, map, shared + row * row_bytes, global, corner[0], inside, unit);
   }
   return pieces;
 }
@@ -234,8 +237,9 @@ void cuhost_bulk_store(void* to, const void* from, unsigned bytes) {
   store(piece_of_bytes((char*)from, (char*)to, bytes));
 }
 
+// An H200 writes the last 16 bytes of a row as a whole, also where the tensor ends among them.
 void cuhost_tile_store(const void* map, int rank, const int* at, const void* from) {
-  store(pieces_of_tile(known_map(map, rank, false), at, (char*)from));
+  store(pieces_of_tile(known_map(map, rank, false), at, (char*)from, swizzled_chunk_bytes));
 }
 
 void cuhost_bulk_commit() {

@@ -162,5 +162,8 @@ class WgmmaParameters(HopperTiling):
 
 
 def _boxed(gemm: Gemm) -> bool:
-    """Return whether the tensor memory accelerator stores C."""
-    return gemm.ldc * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0
+    """Return whether the tensor memory accelerator stores C.
+
+    It writes the last 16 bytes of a row as a whole, also what lies between N and ``ldc``.
+    """
+    return math.gcd(gemm.N, gemm.ldc) * stored_as(gemm.output_type).itemsize % ROW_BYTES == 0

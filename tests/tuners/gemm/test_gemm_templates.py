@@ -196,7 +196,7 @@ ODD = {
     ),
     "wgmma_float8-few-rows": (
         replace(FLOAT8, tile_m=128, stages=3, blocks=3, cluster_n=2),
-        Gemm("g", 7, 133, 250, "tn", "e4m3", scaling="row", ldc=136),
+        Gemm("g", 7, 133, 250, "nn", "e4m3", scaling="row", ldc=136),
     ),
     "skinny-linear": (
         SkinnyParameters(tile_m=72, tile_n=128, tile_k=128, stages=2, split=3),
