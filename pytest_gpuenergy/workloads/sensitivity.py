@@ -43,6 +43,8 @@ That of one element may be small by chance, so those of its neighbours in magnit
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _COEFFICIENT = 4.0
 """How much larger than the product of the largest inputs a term may be, by the constants in it."""
+_SUBSETS = 6
+"""How many sets of inputs of one size get the other sign: all of them, with up to four inputs."""
 _LIKELY = 64
 """What multiplies errors of an element that is not a difference of larger terms, at most: in exp(x)
 it is |x|, which is not much more as long as float32 can represent the result."""
@@ -176,8 +178,10 @@ def estimate_terms(
             size = np.abs(size)
             terms[name] = np.where(size <= most, np.maximum(terms[name], size), terms[name])
 
-    for names in [[name] for name in wide] + [list(wide)] * (len(wide) > 1):
-        add(called({name: -wide[name] for name in names}))
+    # Several at once, since x may be a sum: with two equal parts, changing the sign of one gives 0.
+    for count in range(1, len(wide) + 1):
+        for names in itertools.islice(itertools.combinations(wide, count), _SUBSETS):
+            add(called({name: -wide[name] for name in names}))
     changed: dict[str, Any] = next(_changes(wide, of_norm=True))
     steps: dict[str, Any] = {}  # of different size, since many inputs may be equal
     for name, value in wide.items():

@@ -120,6 +120,26 @@ def test_a_difference_of_terms_is_right_within_their_rounding(name, drawing):
     assert worst.max_relative < 1e-6
 
 
+def test_parts_of_a_sum_may_be_equal():
+    """With equal parts, another sign of one of them gives 0, where nothing cancels."""
+    names = ("a", "b", "bias")
+
+    def total(inputs: Mapping[str, Any]) -> Any:
+        return inputs["a"] * inputs["b"] + inputs["bias"]
+
+    inputs = (Tensor(name, (SIZE,), "float32", "input") for name in names)
+    workload = Contract(
+        "sum",
+        (*inputs, Tensor("y", (SIZE,), "float32", "output")),
+        lambda inputs: {"y": gelu(total(inputs))},
+        init={"a": (1.0, 1.0001), "b": (-2.35, -2.34), "bias": (-2.35, -2.34)},
+    )
+    case = case_of(workload, Drawing(0))
+    output = gelu_of_single(total(case.inputs))
+    worst = compare({"y": output}, case.reference, workload.io.bounds, 0)
+    assert worst.max_relative < 1e-6
+
+
 def scaled(where: Any, factor: float, values: Any) -> Any:
     return np.where(where, F(factor) * values, values)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,15 @@ def check_offered(gpu: Device, gemm: Gemm) -> None:
 def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     gemm = Gemm("g", *sizes, layout, mode, ldc=LONGER.get(sizes, 0))
     check_offered(gpu, gemm)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_lies_between_rows_is_neither_read_nor_written(gpu, mode, layout):
+    gemm = Gemm("g", 129, 257, 515, layout, mode)
+    lengths = {"lda": gemm.row_of_a, "ldb": gemm.row_of_b, "ldc": gemm.N}
+    apart = {name: -(-length // 16) * 16 for name, length in lengths.items()}
+    check_offered(gpu, replace(gemm, **apart))
 
 
 FLOAT8: list[dict[str, Any]] = [
@@ -153,7 +163,7 @@ def test_other_contenders_apply_an_end(gpu, tmp_path, mode, end, contender):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("template", INSTRUCTIONS)
 def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, mode):
-    gemm, kind = Gemm("g", 64, 64, 64, mode=mode), TEMPLATES[template]
+    gemm, kind = Gemm("g", 64, 64, 64, "tn", mode), TEMPLATES[template]
     if not kind.computes(gemm) or not kind.suits(card_resources(gpu)):
         pytest.skip(f"the template {template} does not compute in mode {mode} here")
     kernel = next(kind.fitting(gemm, card_resources(gpu))).kernel(gemm)
