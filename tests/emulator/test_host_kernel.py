@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,20 @@ def test_slow_kernels_that_stay_right_pass(gpu, more):
     body = f"{COUNTS} {more} {SLOWLY}"
     text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)
     assert verify_on_device(gpu, kernel(text), WORKLOAD).max_relative_error == 0.0
+
+
+@pytest.mark.usefixtures("little_affordable")
+@pytest.mark.parametrize("more", ["", TOGETHER])
+def test_a_slow_update_is_restored_before_each_launch(gpu, more):
+    x, y = WORKLOAD.contract
+    update = replace(
+        WORKLOAD,
+        contract=(x, replace(y, role="inout")),
+        compute=lambda given: {"y": 3 * given["y"] + 2 * given["x"]},
+    )
+    body = f"{COUNTS} {more} {SLOWLY.replace('y[i] = v', 'y[i] = 3 * y[i] + v')}"
+    text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)
+    assert verify_on_device(gpu, kernel(text), update).max_relative_error < 1e-6
 
 
 def test_seeds_share_a_process_and_what_a_kernel_leaves_in_it(gpu):
