@@ -47,6 +47,9 @@ _MAX_BYTES = 16 << 20
 _INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|endif|define)\b[ \t]*(\w*)", re.MULTILINE)
+_DEPTHS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
+"""How each directive changes the number of conditions that the text after it depends on."""
 _MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
 _MAX_FILES = 100
 """The most files that a kernel's file may include, directly or indirectly."""
@@ -115,7 +118,7 @@ def load_kernel(
             raise InputError(
                 f"The folder {missing_folder} of 'include' is not there: name one with headers."
             )
-        source = _with_includes(path, folders, set())
+        source = _Includes(folders).text(path)
         origin = Origin("file", details={"path": str(path)})
     source = _definitions(define or {}) + source.replace("\r\n", "\n")
     if entry is None or grid is None or block is None or arguments is None:
@@ -207,28 +210,76 @@ def _read_text(path: Path, what: str) -> str:
     return text
 
 
-def _with_includes(path: Path, folders: Sequence[Path], read: set[Path]) -> str:
-    """Return the text of a file, with those that it includes in their place.
+class _Includes:
+    """Puts the files that a file includes in their place.
 
-    Includes in quotes are looked for beside it first; those of the host's libraries nowhere else.
-    Each file is read once, as if it had ``#pragma once``. What is not there stays an ``#include``.
+    Includes in quotes are looked for beside a file first; those of the host's libraries nowhere
+    else. What is not there stays an ``#include``, and so does what comes after too many files. As
+    if it had ``#pragma once``, a file's text counts once: where it is first included on a
+    condition, such as ``#ifdef USE_OTHER_HELPERS``, it may be needed again, and macros decide.
     """
-    read.add(path.resolve())
 
-    def included(directive: re.Match[str]) -> str:
-        header = directive[1] or directive[2]
-        places = [path.parent] if directive[1] else []
-        if not HOST_HEADER.fullmatch(header):
-            places += folders
-        there = next((folder / header for folder in places if is_file(folder / header)), None)
-        if there is None or len(read) > _MAX_FILES:
-            return directive[0]
-        if there.resolve() in read:
-            return ""
-        text = _with_includes(there, folders, read)
-        return re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", "", text, flags=re.MULTILINE)
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._numbers: dict[Path, int] = {}
+        self._certain: set[Path] = set()
+        self._left = _MAX_FILES
 
-    return _INCLUDED.sub(included, _read_text(path, "kernel source").replace("\r\n", "\n"))
+    def text(self, path: Path, within: tuple[Path, ...] = (), *, certain: bool = True) -> str:
+        """Return the text of a file.
+
+        Args:
+            path: the file.
+            within: the files that are being read, of which each includes the next and the last
+                one this file.
+            certain: whether the file is included whatever macros are defined.
+        """
+        own = _read_text(path, "kernel source").replace("\r\n", "\n")
+        within = (*within, path.resolve())
+        conditions = _Conditions(own)
+
+        def included(directive: re.Match[str]) -> str:
+            header = directive[1] or directive[2]
+            places = [path.parent] if directive[1] else []
+            if not HOST_HEADER.fullmatch(header):
+                places += self._folders
+            there = next((folder / header for folder in places if is_file(folder / header)), None)
+            if there is None or self._left < 1:
+                return directive[0]
+            found = there.resolve()
+            if found in self._certain or found in within:
+                return ""
+            self._left -= 1
+            always = certain and not conditions.hold_at(directive.start())
+            if always:
+                self._certain.add(found)
+            text = self.text(there, within, certain=always)
+            text = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", "", text, flags=re.MULTILINE)
+            if always and found not in self._numbers:
+                return text
+            macro = f"GPUENERGY_INCLUDED_{self._numbers.setdefault(found, len(self._numbers))}"
+            return f"#ifndef {macro}\n#define {macro}\n{text}\n#endif"
+
+        return _INCLUDED.sub(included, own)
+
+
+class _Conditions:
+    """Where a text depends on macros, other than on the guard around all of it."""
+
+    def __init__(self, text: str) -> None:
+        lines = list(_DIRECTIVE.finditer(text))
+        words = [line[1] for line in lines]
+        guarded = (
+            words[:2] == ["ifndef", "define"]
+            and words[-1] == "endif"
+            and lines[0][2] == lines[1][2]
+        )
+        self._steps = [(line.start(), _DEPTHS[line[1]]) for line in lines if line[1] in _DEPTHS]
+        self._least = 1 if guarded else 0
+
+    def hold_at(self, place: int) -> bool:
+        """Return whether the text at ``place`` is there on a condition only."""
+        return sum(step for at, step in self._steps if at < place) > self._least
 
 
 def _definitions(macros: Mapping[str, object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,27 @@ def test_headers_are_looked_for_in_the_folders_given(tmp_path):
     assert "<a.h>" not in source
     with pytest.raises(InputError, match="gone of 'include' is not there"):
         load_kernel(path, include=[tmp_path / "gone"], **LAUNCH)
+
+
+@pytest.mark.parametrize("guard", ["#pragma once\n", "#ifndef G\n#define G\n"])
+def test_a_header_is_read_where_its_condition_holds(tmp_path, guard):
+    end = "#endif\n" if "G" in guard else ""
+    texts = {
+        "common.h": f"{guard}#define FACTOR 2\nint once;\n{end}",
+        "theirs.h": f'{guard.replace("G", "T")}#include "common.h"\n{end}',
+        "ours.h": f'{guard.replace("G", "O")}#include "common.h"\n#include "theirs.h"\n{end}',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    path = tmp_path / "f.cu"
+    either = '#ifdef THEIRS\n#include "theirs.h"\n#else\n#include "ours.h"\n#endif\n'
+    path.write_text(f'{either}#include "common.h"\nint seen = FACTOR;\n{SAXPY}')
+    for define in ({}, {"THEIRS": True}):
+        source = load_kernel(path, define=define, **LAUNCH).source
+        command = ["g++", "-E", "-P", "-x", "c++", "-D__global__=", "-"]
+        text = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+        assert text.stdout.count("int once") == 1
+        assert "int seen = 2" in text.stdout
 
 
 def test_macros_are_defined_before_the_text():
