@@ -197,6 +197,8 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 #define __CUDA_ARCH__ 900
+#define CUDA_VERSION 13000
+#define CUDART_VERSION 13000
 #define __global__
 #define __device__
 #define __host__

@@ -50,6 +50,14 @@ _KEYWORDS = _TYPES | {
 _NAMESPACES = frozenset({"std", "cuda", "nvcuda", "cooperative_groups", "cub"})
 """The namespaces that may be used without a declaration in the text."""
 _DEVICE = frozenset({"__device__", "__global__", "__constant__", "__managed__"})
+_HOST = re.compile(
+    r"<<<|\bthrow\b|\bcuda(?:Stream|Event|Error)_t\b"
+    r"|\bcuda(?:Malloc|Memcpy|Memset|Free|Launch|Get|Set|Stream|Event|Func|Occupancy)\w*\s*\("
+    r"|\bcu[a-z]+(?:Handle|_?handle|Status|_?status)_t\b"
+    r"|\bstd\s*::\s*(?:string|vector|map|unordered_map|set|list|cout|cerr|endl|\w*stream|runtime_error"
+    r"|exception|unique_ptr|shared_ptr|mutex|thread|function|chrono|filesystem|mt19937|to_string)\b"
+)
+"""Matches what only host code has."""
 _ATTRIBUTES = frozenset(
     {
         *("__launch_bounds__", "__cluster_dims__", "__attribute__", "__align__", "alignas"),
@@ -69,7 +77,7 @@ class _Declaration:
         called: the macro whose call it may be: the name that begins it, if a parenthesis follows.
         opened: the namespace whose names it makes known, with ``using namespace``.
         scopes: the namespaces that it stands in, or gives another name.
-        is_host: whether it is a function that launches kernels, which no kernel can call.
+        is_host: whether it is host code, which no kernel can call.
     """
 
     start: int
@@ -96,29 +104,29 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
     if items is None:
         return source
     macros: dict[str, set[str]] = {}
-    launching: set[str] = set()  # macros that stand for host code
+    of_host: set[str] = set()  # macros that stand for host code
     blanks = []
     for token in tokens:
         if token.kind != "directive":
             continue
         if (define := _DEFINE.match(token.text)) is not None:
             macros.setdefault(define[1], set()).update(_NAME.findall(define[2]))
-            launching |= {define[1]} if "<<<" in define[2] else set()
+            of_host |= {define[1]} if _HOST.search(define[2]) else set()
         include = _INCLUDE.match(token.text)
         if include is not None and not has_header(include[1].strip()):
             header = include[1].strip()
             halves = _HALVES if header.startswith(("torch/", "ATen/", "c10/cuda/")) else ""
             blanks.append((token.start, token.end, _BROUGHT.get(header, halves)))
     needed = {name for entry in entries for name in _NAME.findall(entry)}
-    while more := {name for name in macros if macros[name] & launching} - launching:
-        launching |= more
+    while more := {name for name in macros if macros[name] & of_host} - of_host:
+        of_host |= more
     inner = (_NAMESPACES - {"std"}).union(*(item.scopes for item in items))
     known = inner | {"std"}
     waiting = [
         item
         for item in items
         if (not item.declared or item.called in macros)
-        and item.called not in launching
+        and item.called not in of_host
         and (not item.opened or item.opened in known or item.opened.partition("::")[0] in inner)
     ]
     kept: set[int] = {item.start for item in waiting}
@@ -147,11 +155,21 @@ def _items(tokens: Sequence[CudaToken]) -> list[_Declaration] | None:
     body_at = -1  # index in ``head`` of the brace that opens the body
     depth = 0
     scopes: list[frozenset[str]] = []  # names of the namespaces around
+    # For each condition around, whether this is a later branch, within a declaration. What it opens
+    # or closes, the first branch does as well.
+    alternatives: list[bool] = []
     for token in tokens:
+        condition = _CONDITION.match(token.text) if token.kind == "directive" else None
+        if condition is not None and condition[1] == "if":
+            alternatives.append(False)
+        elif condition is not None and alternatives:
+            last = alternatives.pop()
+            if condition[1] != "endif":
+                alternatives.append(last or bool(head))
         if token.kind == "directive" and not head:
             continue
         head.append(token)
-        if token.kind != "symbol":
+        if token.kind != "symbol" or any(alternatives):
             continue
         if token.text in "([{":
             if token.text == "{" and depth == 0 and _is_scope(head[:-1]):
@@ -259,7 +277,9 @@ def _item(
         for token, after in zip(top, [*top[1:], None], strict=True):
             if token.kind == "name" and (after is None or after.text in ("[", "=", ";", ",", ":")):
                 declared.add(token.text)
-    is_host = not _DEVICE & set(words) and any(token.text == "<<<" for token in tokens)
+    is_host = (
+        not _DEVICE & used and _HOST.search(" ".join(token.text for token in tokens)) is not None
+    )
     called = words[0] if words[1:2] == ["("] else ""
     opened = "".join(words[2:-1]) if words[:2] == ["using", "namespace"] else ""
     around = frozenset[str]().union(*scopes, words[1:2] if words[:1] == ["namespace"] else ())

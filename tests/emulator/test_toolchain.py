@@ -144,6 +144,8 @@ NOT_EMULATED = "cannot run on the emulated GPU:"
         ('#define STOP asm("brkpt;")\n__global__ void k() { STOP; }',
          "line 1: .*inline PTX 'brkpt'"),
         ("__global__ void other() {}", "the launch does not fit the text: .*k"),
+        ("__global__ void k() {}\n__global__ void k(int n) {}",
+         "the launch does not fit the text: k is no kernel of it, or one of several"),
         ("__global__ void k() { threadIdx.x = 1; }", "line 1"),
         ("__device__ void k() {}", "launch does not fit the text: k is not a __global__ function"),
         ("__global__ void k() { extern __shared__ int one; }", "array without bounds"),

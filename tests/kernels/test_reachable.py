@@ -45,6 +45,9 @@ def kept(before: str, body: str = "x[threadIdx.x]", after: str = "") -> str:
         "#define RUN(n) void n() { f<<<1, 1>>>(0, 0); }\nRUN(first)\nRUN(second)\n",
         "#define GO f<<<1, 1>>>\n#define RUN(n) void n() { GO(0, 0); }\nRUN(first)\n",
         "namespace host { void g() { f<<<1, 1>>>(0, 0); } int k; }\n",
+        "inline std::string f(int x) { if (x) throw 1; return std::to_string(x); }\n",
+        "template <class T> void y(T* x, cudaStream_t s) { x[0] = 1; }\n",
+        "#define OF(T) template void run<T>(T* y, cudaStream_t s);\nOF(float);\nOF(double);\n",
     ],
 )
 @pytest.mark.parametrize("behind", [False, True])
@@ -89,6 +92,13 @@ def test_directives_within_what_is_left_out_stay():
     assert "#define N 4" in found
     assert found.count("#") == 3
     assert "<<<" not in found
+
+
+def test_a_brace_that_each_branch_opens_counts_once():
+    branches = "#ifdef A\n  if (n > 1) {\n#elif B\n  if (n) {\n#else\n  {\n#endif\n"
+    found = kept(f"void host(int n) {{\n{branches}    f<<<1, 1>>>(0, 0);\n  }}\n}}\n")
+    assert "<<<" not in found
+    assert PLAIN in found
 
 
 def test_a_text_whose_braces_do_not_match_is_left_alone():

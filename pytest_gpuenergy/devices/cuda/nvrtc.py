@@ -31,6 +31,7 @@ from pytest_gpuenergy.support import (
 )
 
 _OPTIONS = ("-std=c++17", "-default-device")
+_VERSIONS = ("CUDA_VERSION", "CUDART_VERSION")
 _FORMAT = 2
 _UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")
 _NOT_THERE = re.compile(r'cannot open source file "([^"]+)"')
@@ -196,7 +197,10 @@ class NvrtcCompiler:
     def _compile(
         self, source: str, entries: Sequence[str], architecture: str, first: Sequence[str]
     ) -> _Compiled:
-        options = (f"-arch={architecture}", *_OPTIONS, *first, *self._includes)
+        major, minor = self._nvrtc.version
+        # What cuda.h and cuda_runtime_api.h define, on which headers of projects depend.
+        versions = (f"-D{name}={1000 * major + 10 * minor}" for name in _VERSIONS)
+        options = (f"-arch={architecture}", *_OPTIONS, *versions, *first, *self._includes)
         try:
             return self._nvrtc.compile(source, entries, options)
         except NvrtcError as error:

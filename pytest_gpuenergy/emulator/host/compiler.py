@@ -32,6 +32,9 @@ _MALLOC = {
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: (?P<text>.*)$")
 _PLACE = re.compile(r"^\S*kernel\.cu:(\d+):")
 _REQUIRED = re.compile(r"^\S*kernel\.cu:(\d+):(?:\d+:)?\s+required from")
+_SEVERAL = re.compile(
+    r"unable to deduce '\S*auto\S*' from '& (.*)'|reference to overloaded function '(.*)'"
+)
 _REFUSED = re.compile(
     rf"(?:attribute error|'error' attribute): (.*)$|(?:#error|assertion failed:?) \"?({CANNOT}.*)$"
 )
@@ -167,6 +170,12 @@ def first_error(stderr: str) -> str:
 def _located(error: re.Match[str], before: Sequence[str], following: Sequence[str]) -> str:
     text = _rephrased(error["text"])
     if error["file"] == "launch":
+        if several := _SEVERAL.search(text):
+            name = re.sub(r"cuda_device::|\{anonymous\}::", "", several[1] or several[2])
+            text = (
+                f"{name} is no kernel of it, or one of several: give all template arguments, and "
+                "overloads names of their own"
+            )
         return f"the launch does not fit the text: {text}"
     if error["file"].endswith("kernel.cu"):
         return f"line {error['line']}: {text}"
