@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from python_kernels import KERNEL, PythonDevice
 
-from pytest_gpuenergy.devices import Arena, Binary, KernelMath, array_kernels
+from pytest_gpuenergy.devices import Arena, Binary, DeviceArrays, KernelMath, array_kernels
 from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import references, verify_on_device
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import (
     NUMPY,
     Allowance,
+    Gemm,
     IoContract,
     Scalar,
     Tensor,
@@ -34,8 +39,20 @@ class There(np.ndarray):
     def get(self) -> Any:
         return np.array(self.view(np.ndarray))
 
-    def __array_ufunc__(self, *_: object, **__: object) -> Any:
-        raise AssertionError("a kernel of CuPy's would be compiled")
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(memset=lambda value, _: self.view(np.ndarray).fill(value))
+
+    def __array_ufunc__(self, ufunc: Any, _: str, *inputs: Any, **named: Any) -> Any:
+        assert ufunc is np.matmul, "a kernel of CuPy's would be compiled"
+        assert not named
+        return there(np.matmul(*(each.view(np.ndarray) for each in inputs)))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        part = self.view(np.ndarray)[key]
+        assert part.flags.c_contiguous, "CuPy copies contiguous memory without a kernel"
+        assert part.dtype == value.dtype
+        self.view(np.ndarray)[key] = value.view(np.ndarray)
 
 
 def there(values: Any) -> Any:
@@ -47,12 +64,13 @@ class HostModule:
 
     def __init__(self, device: EmulatedDevice, folder: Path) -> None:
         self._device, self._folder = device, folder
+        self._lock = threading.Lock()
 
     def load_file(self, path: str) -> None:
         del path
 
     def get_function(self, name: str) -> Any:
-        def call(grid: tuple[int, ...], block: tuple[int, ...], given: tuple[Any, ...]) -> None:
+        def run(grid: tuple[int, ...], block: tuple[int, ...], given: tuple[Any, ...]) -> None:
             arrays = {f"a{k}": each for k, each in enumerate(given) if isinstance(each, There)}
             scalars = tuple(
                 Scalar(f"a{k}", each.dtype.name, each.item())
@@ -75,6 +93,10 @@ class HostModule:
                 loaded.run()
             for key, arena in arenas.items():
                 np.copyto(arrays[key].view(np.ndarray), arena.value())
+
+        def call(*launch: Any) -> None:
+            with self._lock:  # references are computed in threads
+                run(*launch)
 
         return call
 
@@ -100,6 +122,37 @@ def math(device, tmp_path, monkeypatch) -> KernelMath:
     )
     monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
     return KernelMath(lambda: Binary(tmp_path, {}))
+
+
+class Arrays(KernelMath, DeviceArrays):
+    """A device's arrays."""
+
+    def used(self) -> Any:
+        return contextlib.nullcontext()
+
+    def put(self, array: Any) -> Any:
+        return array if isinstance(array, There) else there(array)
+
+    def get(self, array: Any) -> Any:
+        return array.get()
+
+    def memory(self, nbytes: int) -> Any:
+        image = there(np.zeros(nbytes, np.uint8))
+        return SimpleNamespace(arrays=self, in_place=True, image=lambda **_: image)
+
+
+@pytest.mark.usefixtures("math")
+def test_no_kernel_of_cupys_is_needed_to_verify_a_product(tmp_path, monkeypatch):
+    monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+
+    def multiply(A: Any, B: Any, C: Any) -> None:  # noqa: N803 -- its tensors
+        product = NUMPY.widened(A, gemm.dtype) @ NUMPY.widened(B, gemm.dtype)
+        C[...] = rounded_to(product, gemm.output_type)
+
+    gemm = Gemm("product", 24, 20, 9, mode="bfloat16")
+    device = PythonDevice(multiply, arrays=Arrays(lambda: Binary(tmp_path, {})))
+    found = verify_on_device(device, KERNEL, gemm, near_literals=False)
+    assert 0 < found.max_relative_error < found.max_relative_bound
 
 
 def of_type(values: Any, dtype: str) -> Any:
