@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_gpuenergy.devices import DeviceArrays
 from pytest_gpuenergy.support import DeviceError
 
 
@@ -90,7 +91,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class StrictArrays:
+class StrictArrays(DeviceArrays):
     """A device's arrays, which may only be used where they are said to be."""
 
     def __init__(self, *, shared: bool = False) -> None:

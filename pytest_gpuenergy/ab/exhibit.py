@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from pytest_gpuenergy.engine import StoredJob, read_job, write_job
+from pytest_gpuenergy.engine import PreparedJob, StoredJob, read_job, write_job
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.report import write_errors
@@ -38,7 +38,7 @@ class Exhibit:
     """
 
     draft: Measurement
-    stored: StoredJob | None
+    stored: StoredJob | PreparedJob | None
 
 
 def begin_export(folder: Path) -> None:

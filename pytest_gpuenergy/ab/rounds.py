@@ -30,6 +30,9 @@ from pytest_gpuenergy.support import DeviceError, KernelFault
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
 """Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
 
+NEXT = replace(SHORT, preheat_s=0.0)
+"""Settings of all turns but the first, whose heat-up is long enough for both versions."""
+
 SPARE_ROUNDS = 4
 """The number of rounds of a pair that are measured again because of a slight flag.
 
@@ -170,7 +173,7 @@ def take_turns(
                 job, arenas, check = opened[index]
                 check.poison()
                 with device.repeat(job, arenas) as repeater:
-                    reading = meter.measure(repeater)
+                    reading = meter.measure(repeater, NEXT if any(readings) else SHORT)
                     check_again(repeater, check)
                 readings[index].append(reading)
                 if first:

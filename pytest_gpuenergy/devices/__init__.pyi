@@ -21,6 +21,7 @@ from .buffer_sets import (
     sets_needed as sets_needed,
 )
 from .cuda._compat import PlainReductions as PlainReductions
+from .cuda.array_kernels import KernelMath as KernelMath, array_kernels as array_kernels
 from .cuda.arrays import CupyArrays as CupyArrays, can_open as can_open
 from .cuda.binders import encoded_map as encoded_map
 from .cuda.clock_notes import MIN_SPAN_NS as MIN_SPAN_NS, clock_samples as clock_samples

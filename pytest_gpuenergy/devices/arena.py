@@ -6,6 +6,7 @@ import functools
 import mmap
 import os
 import zlib
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pytest_gpuenergy.workloads import Array, Tensor, repeated, stored_as, write_repeated
+from pytest_gpuenergy.workloads import Array, ArrayMath, Tensor, repeated, stored_as, write_repeated
 
 GUARD_BYTES = 65536
 """Length of the guard band on either side of a buffer; a multiple of every alignment needed."""
@@ -24,22 +25,25 @@ _ALIGNMENT = 256
 """The length of an arena is a multiple of this."""
 
 
-class Arrays(Protocol):
+class Arrays(ArrayMath, ABC):
     """The arrays of one memory, such as the host's or a GPU's; moves contents between the two.
 
     NumPy's functions compute where their arguments are, by the protocols of NEP 13, 18 and 35; they
     refuse a mixture of arrays from different memories.
     """
 
+    @abstractmethod
     def used(self) -> AbstractContextManager[None]:
         """Return a context in which arrays may be used; each thread that uses them enters it.
 
         On exit, the work on them has finished, and memory that nothing holds is released.
         """
 
+    @abstractmethod
     def put(self, array: Array) -> Array:
         """Return an array in this memory with the contents of ``array``; itself if it is there."""
 
+    @abstractmethod
     def get(self, array: Array) -> Array:
         """Return an array on the host with the contents of ``array``."""
 
@@ -59,9 +63,10 @@ class Memory(Protocol):
         """Return all bytes as an array of the memory that holds them."""
 
 
-class DeviceArrays(Arrays, Protocol):
+class DeviceArrays(Arrays):
     """Arrays in the memory of a device."""
 
+    @abstractmethod
     def memory(self, nbytes: int) -> Memory:
         """Allocate device memory on which kernels run in place.
 
@@ -70,7 +75,7 @@ class DeviceArrays(Arrays, Protocol):
         """
 
 
-class HostArrays:
+class HostArrays(Arrays):
     """Arrays in the host's own memory."""
 
     def used(self) -> AbstractContextManager[None]:
@@ -247,7 +252,7 @@ class Arena:
         """
         with self.memory.arrays.used():
             if value is None:
-                self.payload(self.image(writable=True))[:] = 0xFF
+                self.memory.arrays.fill_bytes(self.payload(self.image(writable=True)), 0xFF)
             else:
                 first = self.memory.arrays.put(_checked(self.tensor, value))
                 write_repeated(first, self.elements(writable=True))

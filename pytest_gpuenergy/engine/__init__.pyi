@@ -44,6 +44,7 @@ from .harness import (
 )
 from .identity import git_revision_of as git_revision_of, run_info as run_info
 from .jobs import (
+    PreparedJob as PreparedJob,
     StoredJob as StoredJob,
     load_arrays as load_arrays,
     read_job as read_job,

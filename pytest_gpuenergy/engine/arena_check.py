@@ -18,7 +18,15 @@ from pytest_gpuenergy.devices import (
 )
 from pytest_gpuenergy.engine.comparison import Reference, compare, places
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Array, ErrorBound, numbers, stored, stored_as
+from pytest_gpuenergy.workloads import (
+    NUMPY,
+    Array,
+    ArrayMath,
+    ErrorBound,
+    numbers,
+    stored,
+    stored_as,
+)
 
 _SINGLE = 3
 """How many single launches are checked; a kernel that skips most launches may be right at one."""
@@ -81,7 +89,7 @@ class ArenaCheck:
             for name, before in self._inputs.items():
                 arena = self._arenas[name]
                 image = arena.image()
-                if (before.view(np.uint64) != image.view(np.uint64)).any():
+                if not self._arrays.same_bytes(before, image):
                     changed = arena.payload(before != image)
                     mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
                     raise KernelFault(
@@ -129,16 +137,18 @@ class ArenaCheck:
         """Restore inout tensors, and make a few elements of each other output wrong."""
         with self._arrays.used():
             for name, arena in self._outputs.items():
-                dtype = arena.tensor.dtype
                 if name in self._initial:
                     arena.fill(self._initial[name])
                 else:
-                    right = numbers(arena.elements(), dtype)
-                    arena.fill(stored(falsified(right, self._draw), dtype))
+                    dtype = arena.tensor.dtype
+                    arena.fill(falsified(arena.elements(), self._draw, dtype, self._arrays))
                 self._before[name][...] = arena.elements()
 
     def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: numbers(v, self._outputs[name].tensor.dtype) for name, v in outputs.items()}
+        return {
+            name: self._arrays.numbers(value, self._outputs[name].tensor.dtype)
+            for name, value in outputs.items()
+        }
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:
@@ -179,7 +189,12 @@ def _check_launches(kernel: Relaunching, check: ArenaCheck, *, once: bool) -> in
     return launches
 
 
-def falsified(right: Array, draw: np.random.Generator) -> Array:
+def falsified(
+    right: Array,
+    draw: np.random.Generator,
+    dtype: str | None = None,
+    arrays: ArrayMath = NUMPY,
+) -> Array:
     """Return ``right`` with a few elements wrong: as many as the square root of its size.
 
     Each is off by at least a quarter of the largest value, but stays within the range of the
@@ -188,16 +203,19 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     Args:
         right: the correct values; the range leaves out those that are not finite.
         draw: chooses the positions.
+        dtype: the type of the elements, by default that of the array.
+        arrays: computes where ``right`` is.
     """
-    false = right.copy()
+    false, dtype = right.copy(), dtype or right.dtype.name
     if not right.size:
         return false
-    if not np.isfinite(right).all():
-        right = np.where(np.isfinite(right), right, np.zeros_like(right))
-    drawn = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
-    places = np.asarray(drawn, like=right)
-    chosen = right.reshape(-1)[places]
-    false.reshape(-1)[places] = _far_off(chosen, float(right.min()), float(right.max()))
+    low, high, peak = arrays.extremes(right, dtype)
+    places = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
+    chosen = numbers(arrays.take(right, places), dtype)
+    if not math.isfinite(peak):  # such elements count as 0
+        low, high = min(low, 0.0), max(high, 0.0)
+        chosen = np.where(np.isfinite(chosen), chosen, np.zeros_like(chosen))
+    arrays.put_at(false, places, stored(_far_off(chosen, low, high), dtype))
     return false
 
 

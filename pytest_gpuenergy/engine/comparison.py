@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,16 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices import DeviceArrays
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.workloads import Array, Condition, ErrorBound, Values, is_untouched
-
-_PIECE = 8192
-"""Elements that are compared at a time, which fit into the CPU's cache.
-
-They are also too few for BLAS to start threads.
-"""
-
-_DEVICE_PIECE = 1 << 24
-"""Elements that are compared at a time on a device."""
+from pytest_gpuenergy.workloads import (
+    NUMPY,
+    Allowance,
+    Array,
+    ArrayMath,
+    Condition,
+    ErrorBound,
+    Values,
+    is_untouched,
+)
 
 
 class Reference(Mapping[str, Values]):
@@ -101,11 +100,11 @@ def compare(
     """
     arrays = reference.arrays if isinstance(reference, Reference) else None
     if arrays is None:
-        return _compared(outputs, reference, bounds, seed, before or {})
+        return _compared(outputs, reference, bounds, seed, before or {}, NUMPY)
     with arrays.used():
         on_device = {name: arrays.put(outputs[name]) for name in reference}
         earlier = {name: arrays.put(value) for name, value in (before or {}).items()}
-        return _compared(on_device, reference, bounds, seed, earlier)
+        return _compared(on_device, reference, bounds, seed, earlier, arrays)
 
 
 def _compared(
@@ -114,6 +113,7 @@ def _compared(
     bounds: Mapping[str, ErrorBound],
     seed: int,
     before: Mapping[str, Array],
+    arrays: ArrayMath,
 ) -> ErrorBound:
     """Return what `compare` does, for arrays that are all on the host or all on one device."""
     conditions = reference.conditions if isinstance(reference, Reference) else {}
@@ -130,10 +130,10 @@ def _compared(
                     "or not as a bool; other programs may take such a byte for true, for false or "
                     "for both.",
                 )
-        largest, norm, scale, expected_norm = _distance(output, expected, bound.steps)
+        largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
         if not math.isfinite(scale):
             output, expected = _finite_part(name, output, expected, seed, before.get(name))
-            largest, norm, scale, expected_norm = _distance(output, expected, bound.steps)
+            largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
         if (limit := _out_of_range(output.dtype, expected, scale)) is not None:
             raise InputError(
                 f"The reference of {name} goes up to {limit:.6g} with seed {seed}, which no "
@@ -143,16 +143,19 @@ def _compared(
             )
         scale = max(scale, condition.scale)
         expected_norm = max(expected_norm, condition.scale)
-        judge = _Judge(bound, scale, condition, _smallest(output.dtype))
         sums = bound.max_relative - bound.rounding
+        least = _smallest(output.dtype) + bound.steps
+        allowance = Allowance(sums, bound.rounding, least, scale, condition.own)
+        judge = _Judge(bound, condition, allowance, arrays)
         if sums > 0 and isinstance(reference, Reference) and math.isfinite(largest):
             good = largest <= bound.max_relative * scale and norm <= bound.normwise * expected_norm
             if not good or judge.finds_more(output, expected):
                 needed = (largest - bound.rounding * scale) / sums
-                judge = replace(judge, terms=reference.terms(needed).get(name))
-        if judge.terms is not None:
+                allowance = replace(allowance, terms=reference.terms(needed).get(name))
+                judge = replace(judge, allowance=allowance)
+        if allowance.terms is not None:
             error = np.abs(output.astype(expected.dtype) - expected).reshape(-1)
-            terms, typical = judge.terms.reshape(-1), expected_norm / math.sqrt(error.size)
+            terms, typical = allowance.terms.reshape(-1), expected_norm / math.sqrt(error.size)
             largest = scale * float((error / np.maximum(terms, scale)).max())
             norm = typical * float(np.linalg.norm(error / np.maximum(terms, typical)))
         largest, norm = largest / scale, norm / expected_norm
@@ -226,49 +229,26 @@ def _check_share(name: str, output: Array, expected: Values, bound: ErrorBound, 
 
 @dataclass(frozen=True)
 class _Judge:
-    """Computes the largest error allowed for each element of an output.
+    """Judges the elements of an output.
 
     Attributes:
-        bound: the bound, which is relative to the sizes below.
-        scale: the size of the output as a whole.
+        bound: the bound, which is relative to the sizes of the allowance.
         condition: the output's condition, which may give each element a size of its own.
-        smallest: the absolute error that underflow can cause.
-        terms: the least size of each element, see `estimate_terms`.
+        allowance: the largest error allowed for each element.
+        arrays: computes where the output is.
     """
 
     bound: ErrorBound
-    scale: float
     condition: Condition
-    smallest: float
-    terms: Values | None = None
-
-    def allowed(self, expected: Values, piece: slice | EllipsisType) -> Values:
-        """Return the largest error allowed for each element of a piece of the reference."""
-        size = np.abs(expected)
-        sums = self.bound.max_relative - self.bound.rounding
-        terms = np.full_like(size, self.scale)
-        if self.condition.own is not None:
-            own = self._piece(self.condition.own, piece)
-            terms = np.where(size > 0, np.minimum(size + own, self.scale), terms)
-        if self.terms is not None:
-            terms = np.maximum(terms, self._piece(self.terms, piece))
-        return sums * terms + self.bound.rounding * size + self.smallest + self.bound.steps
+    allowance: Allowance
+    arrays: ArrayMath
 
     def finds_more(self, output: Array, expected: Values) -> bool:
         """Return whether elements are wrong although their errors are small relative to scale."""
         if self.condition.own is None and not self.bound.rounding:
             return False
-        values, references = output.reshape(-1), expected.reshape(-1)
-        right = 0
-        for piece in _pieces(values):
-            error = np.abs(values[piece].astype(references.dtype) - references[piece])
-            allowed = self.allowed(references[piece], piece)
-            right += int((error <= allowed).sum())
-        return right < values.size - self.condition.exempt * values.size
-
-    @staticmethod
-    def _piece(values: Values, piece: slice | EllipsisType) -> Values:
-        return values if piece is ... else values.reshape(-1)[piece]
+        right = self.arrays.count_within(output, expected, self.allowance)
+        return right < output.size - self.condition.exempt * output.size
 
 
 def _out_of_range(dtype: np.dtype[Any], expected: Values, scale: float) -> float | None:
@@ -301,49 +281,20 @@ def _smallest(dtype: np.dtype[Any]) -> float:
     return float(limits.smallest_subnormal if dtype.itemsize == 2 else limits.tiny)
 
 
-def _distance(output: Array, expected: Values, steps: int = 0) -> tuple[float, float, float, float]:
-    """Return the largest absolute value and the norm of the error, then those of ``expected``.
-
-    The former are NaN if any error is; the latter are 1 instead of 0. The first ``steps`` of each
-    error do not count.
-    """
-    values, references = output.reshape(-1), expected.reshape(-1)
-    pieces = _pieces(values)
-    extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
-    with np.errstate(invalid="ignore", over="ignore"):
-        for row, piece in enumerate(pieces):
-            error = values[piece].astype(references.dtype)
-            right = references[piece]
-            error -= right
-            if steps:
-                error = np.maximum(np.abs(error) - steps, 0.0)
-            peaks = error.max(), -error.min(), right.max(), -right.min()
-            extremes[row] = [float(peak) for peak in peaks]
-            squares[row] = float(error @ error), float(right @ right)
-        peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
-        norms = np.sqrt(squares.sum(axis=0))
-    return float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
-
-
-def _pieces(values: Array) -> list[slice]:
-    """Divide a flat array into pieces, so that temporary arrays stay small."""
-    length = _PIECE if isinstance(values, np.ndarray) else _DEVICE_PIECE
-    return [slice(start, start + length) for start in range(0, values.size, length)]
-
-
 def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: int) -> str:
     values = output.astype(expected.dtype)
     unset = np.isnan(values)
     if unset.any():
         return f"{places(name, unset)} never written or NaN."
-    most = judge.bound.max_relative * judge.scale + judge.bound.steps
+    scale = judge.allowance.scale
+    most = judge.bound.max_relative * scale + judge.bound.steps
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = np.abs(values - expected)
-        allowed = judge.allowed(expected, ...)
-        if judge.terms is None:
+        allowed = judge.allowance.of(expected)
+        if judge.allowance.terms is None:
             allowed = np.minimum(allowed, most)
         by_own = judge.condition.own is not None and bool((error <= most).all())
-        sizes = np.abs(expected) if by_own else np.full_like(error, judge.scale)
+        sizes = np.abs(expected) if by_own else np.full_like(error, scale)
         wrong = ~(error <= allowed)
         relative = np.where(wrong, error / sizes, 0.0)
     place = tuple(int(i) for i in np.unravel_index(int(relative.argmax()), error.shape))

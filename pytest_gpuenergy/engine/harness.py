@@ -128,19 +128,25 @@ class Harness:
         """Verify ahead a kernel that will be measured later, see `Verifier.expect`."""
         self._verifier.expect(make)
 
+    def expect_workload(self, workload: Workload) -> None:
+        """Prepare on the host what a later kernel is verified on, see `Verifier`."""
+        self._verifier.expect_workload(workload)
+
+    def begin(self, workload: Workload) -> None:
+        """Begin with what the measurement of any kernel of a workload needs: heat and references.
+
+        Nothing else that is timed may run on the card until a kernel is measured, or `end_heating`
+        is called.
+        """
+        self._meter.begin_heating()
+        self._verifier.begin_on_device(workload)
+
     def heating(self) -> AbstractContextManager[None]:
         """Heat a card that has rested while the caller prepares something; see `EnergyMeter`."""
         return self._meter.heating()
 
-    def begin_heating(self) -> None:
-        """Heat a card that has rested until it measures something, or `end_heating` is called.
-
-        Nothing else that is timed may run on it meanwhile.
-        """
-        self._meter.begin_heating()
-
     def end_heating(self) -> None:
-        """End what `begin_heating` has begun. Idempotent."""
+        """End the heating that `begin` has begun. Idempotent."""
         self._meter.end_heating()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from pytest_gpuenergy.devices import Arena, DeviceArrays
 from pytest_gpuenergy.engine.arena_check import ArenaCheck
 from pytest_gpuenergy.engine.arenas import memory_or_file_arenas
 from pytest_gpuenergy.engine.comparison import Reference
-from pytest_gpuenergy.engine.references import cached_reference
+from pytest_gpuenergy.engine.references import Case, cached_reference
 from pytest_gpuenergy.kernels import CacheState, Job, read_kernel, write_kernel
 from pytest_gpuenergy.support import (
     FormError,
@@ -117,6 +117,33 @@ class StoredJob:
             in_place = all(arena.memory.in_place for arena in arenas.values())
             reference = functools.cache(lambda: self.reference(arrays if in_place else None))
             yield arenas, ArenaCheck(arenas, reference, contract.bounds, self.job.seed)
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job with its inputs and reference in memory.
+
+    Attributes:
+        job: the job.
+        case: the inputs and the reference of its seed.
+    """
+
+    job: Job
+    case: Case
+
+    @contextlib.contextmanager
+    def opened(
+        self, arrays: DeviceArrays | None = None
+    ) -> Iterator[tuple[dict[str, Arena], ArenaCheck]]:
+        """Make arenas with the inputs, and the check to call after a run; see `StoredJob.opened`.
+
+        Raises:
+            DeviceError: there is no room for the arenas.
+        """
+        contract = self.job.io
+        with memory_or_file_arenas(contract, self.case.inputs, arrays) as arenas:
+            check = ArenaCheck(arenas, lambda: self.case.reference, contract.bounds, self.job.seed)
+            yield arenas, check
 
 
 def _reference(

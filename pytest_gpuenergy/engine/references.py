@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from pytest_gpuenergy.devices import DeviceArrays, HostArrays
+from pytest_gpuenergy.devices import Arrays, DeviceArrays, HostArrays
 from pytest_gpuenergy.engine.comparison import Reference
 from pytest_gpuenergy.support import cache_dir, ended_by_signals, enough_memory, keep_for_later
 from pytest_gpuenergy.workloads import (
@@ -52,7 +52,11 @@ _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
 _REMEMBERED = 3
-"""How many inputs and archives are kept in memory: those of the three seeds of a workload."""
+"""How many archives are kept in memory: those of the three seeds of a workload."""
+
+_REMEMBERED_INPUTS = 8
+"""How many inputs are kept in memory: those of the three seeds of a workload and of its exact twin,
+and of the next workload, see `draw_ahead`."""
 
 _REMEMBERED_BYTES = 1 << 29
 """How much of the devices' memory the references take that are remembered there."""
@@ -147,6 +151,19 @@ def cached_reference(
     return case_of(workload, Drawing(seed), arrays).reference
 
 
+class _Locks:
+    """Locks by key, each of which exists as long as a thread holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[Hashable, Lock] = WeakValueDictionary()
+        self._lock = Lock()
+
+    def of(self, key: Hashable) -> Lock:
+        """Return the lock of a key."""
+        with self._lock:
+            return self._locks.setdefault(key, Lock())
+
+
 class KeptCases:
     """Keeps cases in memory, for many kernels of few workloads.
 
@@ -158,6 +175,7 @@ class KeptCases:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Hashable, Case] = OrderedDict()
         self._lock = Lock()
+        self._making = _Locks()
 
     def case_of(
         self, workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = None
@@ -166,18 +184,19 @@ class KeptCases:
         return self.kept((workload.name, drawing), lambda: case_of(workload, drawing, arrays))
 
     def kept(self, key: Hashable, make: Callable[[], Case]) -> Case:
-        """Return the case of a key, which is made if it is not kept."""
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-                return kept
-        case = make()
-        with self._lock:
-            self._kept[key] = case
-            while len(self._kept) > 1 and self._nbytes() > self._max_bytes:
-                self._kept.popitem(last=False)
-        return case
+        """Return the case of a key, which one thread makes if it is not kept; others wait."""
+        with self._making.of(key):
+            with self._lock:
+                kept = self._kept.get(key)
+                if kept is not None:
+                    self._kept.move_to_end(key)
+                    return kept
+            case = make()
+            with self._lock:
+                self._kept[key] = case
+                while len(self._kept) > 1 and self._nbytes() > self._max_bytes:
+                    self._kept.popitem(last=False)
+            return case
 
     def _nbytes(self) -> int:
         references = [case.reference for case in self._kept.values()]
@@ -188,19 +207,6 @@ _ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
 """Cases whose references are in the memory of devices, by digest, drawing and device."""
 
 
-class _Locks:
-    """Locks by path, each of which exists as long as a thread holds it or waits for it."""
-
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[Path, Lock] = WeakValueDictionary()
-        self._lock = Lock()
-
-    def of(self, path: Path) -> Lock:
-        """Return the lock of a path."""
-        with self._lock:
-            return self._locks.setdefault(path, Lock())
-
-
 _MAKING = _Locks()
 """Locks of the archives that are being written."""
 
@@ -208,6 +214,12 @@ _MAKING = _Locks()
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
     """Return the inputs of `Workload.draw_inputs`, drawn once for all kernels of a case."""
     return _inputs(workload, Drawing(seed), _ORDINARY)
+
+
+def draw_ahead(workload: Workload, drawing: Drawing) -> None:
+    """Draw the inputs that `case_of` will try first, so that it need not."""
+    is_ordinary = drawing == Drawing(drawing.seed)
+    _inputs(workload, drawing, _ORDINARY if is_ordinary else _reaches(workload)[0])
 
 
 def forget_reference(workload: Workload, drawing: Drawing) -> None:
@@ -240,14 +252,15 @@ def _made(
 def _computed(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
 ) -> tuple[Case, int]:
+    there = arrays or HostArrays()
     for reach in _reaches(workload) if drawing != Drawing(drawing.seed) else ():
         inputs = _inputs(workload, drawing, reach)
         with _refusing() as overflows:
-            wide = workload.widened(_whole(workload, inputs, arrays))
+            wide = workload.widened(_whole(workload, inputs, there), there)
             values = workload.reference(workload.widened(wide))
-            tiny = _tiny(workload) if drawing.uniform else None
-            if fits(values, _limits(workload), infinite=not overflows, tiny=tiny):
-                scales = estimate_scales(workload.reference, wide, values)
+            tiny, limits = _tiny(workload) if drawing.uniform else None, _limits(workload)
+            if fits(values, limits, infinite=not overflows, tiny=tiny, arrays=there):
+                scales = estimate_scales(workload.reference, wide, values, there)
                 if drawing.uniform:
                     # Tiny inputs and zeros show what is added or divided by, not how results near 0
                     # are rounded: errors are relative to values near 1, as ordinary inputs give.
@@ -255,15 +268,15 @@ def _computed(
                         name: replace(cond, scale=max(cond.scale, math.sqrt(values[name].size)))
                         for name, cond in scales.items()
                     }
-                terms = _terms(workload, inputs, values, arrays)
+                terms = _terms(workload, inputs, values, there)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
-    wide = workload.widened(_whole(workload, inputs, arrays))
+    wide = workload.widened(_whole(workload, inputs, there), there)
     values = workload.reference(workload.widened(wide))
     bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
     judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
-    conditions = estimate_conditions(workload.reference, wide, values, judged)
-    terms = _terms(workload, inputs, values, arrays)
+    conditions = estimate_conditions(workload.reference, wide, values, judged, there)
+    terms = _terms(workload, inputs, values, there)
     return Case(inputs, Reference(values, conditions, arrays, terms)), _ORDINARY
 
 
@@ -271,24 +284,21 @@ def _terms(
     workload: Workload,
     inputs: Mapping[str, Array],
     right: Mapping[str, Values],
-    arrays: DeviceArrays | None = None,
+    arrays: Arrays,
 ) -> Callable[[float], Mapping[str, Values]]:
     """Return the function that computes `estimate_terms` for a case's outputs."""
 
     def compute(needed: float) -> Mapping[str, Values]:
-        wide = workload.widened(_whole(workload, inputs, arrays))
+        wide = workload.widened(_whole(workload, inputs, arrays), arrays)
         return estimate_terms(
-            lambda some: workload.reference(workload.widened(some)), wide, right, needed
+            lambda some: workload.reference(workload.widened(some)), wide, right, needed, arrays
         )
 
     return compute
 
 
-def _whole(
-    workload: Workload, inputs: Mapping[str, Array], arrays: DeviceArrays | None
-) -> Mapping[str, Array]:
-    put = (arrays or HostArrays()).put
-    return {t.name: repeated(put(inputs[t.name]), t.shape) for t in workload.inputs}
+def _whole(workload: Workload, inputs: Mapping[str, Array], arrays: Arrays) -> Mapping[str, Array]:
+    return {t.name: repeated(arrays.put(inputs[t.name]), t.shape) for t in workload.inputs}
 
 
 def _reaches(workload: Workload) -> range:
@@ -350,7 +360,7 @@ def _inputs(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array
     return _drawn(_Draw(workload.digest, drawing, reach, workload))
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_REMEMBERED_INPUTS)
 def _drawn(draw: _Draw) -> dict[str, Array]:
     return _draw(draw.workload, draw.drawing, draw.reach)
 
@@ -410,7 +420,7 @@ def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     if not good or reach not in range(_ORDINARY + 1):
         return None
     inputs = _inputs(workload, drawing, reach)
-    terms = _terms(workload, inputs, reference)
+    terms = _terms(workload, inputs, reference, HostArrays())
     return Case(inputs, Reference(reference, reference.conditions, terms=terms))
 
 

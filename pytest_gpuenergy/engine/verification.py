@@ -55,7 +55,7 @@ from pytest_gpuenergy.workloads import (
 _FORMAT = 11
 """The version of cached results, to be increased when verification changes."""
 
-_CASES_AT_ONCE = 3
+CASES_AT_ONCE = 3
 """How many cases of a large workload are made at the same time, if the GPU computes them."""
 
 _UNPOISONED_RUN = 1
@@ -146,8 +146,25 @@ def shared_drawings(
     with contextlib.suppress(InputError):  # a cache that cannot be read
         if is_there(_cache_path(device, kernel, workload, seeds)):
             return []
-    if drawn is None:
-        seeds.append(drawn_seed(workload))
+    return _shared(workload, drawn, kernel)
+
+
+def expected_drawings(
+    workload: Workload, drawn: int | None = None
+) -> list[tuple[Workload, Drawing]]:
+    """Return the drawings on which any kernel of a workload is verified, also of its twins."""
+    if workload.digest is None:
+        return []
+    return [
+        *((workload, each) for each in _shared(workload, drawn)),
+        *((twin, Drawing(SEEDS[0])) for twin in workload.twins),
+    ]
+
+
+def _shared(
+    workload: Workload, drawn: int | None, kernel: AnyKernel | None = None
+) -> list[Drawing]:
+    seeds = [*SEEDS, drawn_seed(workload) if drawn is None else drawn]
     return [each for each in drawings_of(seeds, workload, kernel) if each.is_shared]
 
 
@@ -299,7 +316,7 @@ def _cases(
 ) -> Iterator[list[Future[Case]]]:
     """Yield the future case of each drawing; they are made in order while kernels run."""
     # What a GPU computes waits for inputs that the host draws, so some cases are made at a time.
-    at_once = _CASES_AT_ONCE if device.arrays is not None and is_large(workload) else 1
+    at_once = CASES_AT_ONCE if device.arrays is not None and is_large(workload) else 1
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="verify")
     # A workload without a digest has a user's function as its reference, which may not end.
     with watched() if workload.digest is None else contextlib.nullcontext():

@@ -11,8 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine.references import case_of
-from pytest_gpuenergy.engine.verification import shared_drawings, verify_on_device
+from pytest_gpuenergy.engine.references import case_of, draw_ahead, is_large
+from pytest_gpuenergy.engine.verification import (
+    CASES_AT_ONCE,
+    expected_drawings,
+    shared_drawings,
+    verify_on_device,
+)
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.workloads import Workload
@@ -61,7 +66,8 @@ class Verifier:
         self._lock = threading.Lock()
         self._begun: dict[_Key, Future[_Outcome | None] | None] = {}
         self._pool: ThreadPoolExecutor | None = None
-        self._references = ThreadPoolExecutor(1, "references")
+        count = 1 if device.arrays is None else CASES_AT_ONCE
+        self._references = ThreadPoolExecutor(count, "references")
         self._closed = False
         self._first_done = threading.Event()
         if len(os.sched_getaffinity(0)) > _FEW_PROCESSORS:
@@ -70,7 +76,8 @@ class Verifier:
     def begin(self, kernel: AnyKernel, workload: Workload) -> None:
         """Begin to compute the references that `verify` will need, while a kernel is compiled.
 
-        On a real GPU nothing is done, since the GPU may have to compute them.
+        On a real GPU nothing is done, since whoever calls may be timing something there, see
+        `begin_on_device`.
         """
         if (key := self._key(kernel, workload)) is None or workload.digest is None:
             return
@@ -79,6 +86,24 @@ class Verifier:
                 return
         for drawing in shared_drawings(self._device, kernel, workload, self._seed):
             self._references.submit(case_of, workload, drawing)
+
+    def begin_on_device(self, workload: Workload) -> None:
+        """Begin to compute references in the memory of a real GPU, if they are computed there.
+
+        Nothing that is timed may run on it before the kernel has been verified.
+        """
+        if self._device.arrays is not None and is_large(workload):
+            for subject, drawing in expected_drawings(workload, self._seed):
+                self._references.submit(case_of, subject, drawing, self._device.arrays)
+
+    def expect_workload(self, workload: Workload) -> None:
+        """Prepare on the host what a later kernel will be verified on, in the background.
+
+        These are references or, where a real GPU computes them, the inputs.
+        """
+        on_device = self._device.arrays is not None and is_large(workload)
+        for subject, drawing in expected_drawings(workload, self._seed):
+            self._ahead.submit(draw_ahead if on_device else case_of, subject, drawing)
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
         """Verify a kernel in the background, if that makes no difference to anything but the time.
@@ -91,10 +116,15 @@ class Verifier:
         """
         if self._device.aside() is None:
             return
+        self._ahead.submit(self._verify_ahead, make)
+
+    @property
+    def _ahead(self) -> ThreadPoolExecutor:
+        """The threads that prepare later items."""
         if self._pool is None:
             count = min(_MAX_AHEAD, len(os.sched_getaffinity(0)))
             self._pool = ThreadPoolExecutor(count, "verify-ahead", initializer=_yield_to_others)
-        self._pool.submit(self._verify_ahead, make)
+        return self._pool
 
     def verify(self, kernel: AnyKernel, workload: Workload) -> Correctness:
         """Verify a kernel, see `verify_on_device`.

@@ -245,16 +245,16 @@ class EnergyBenchmark:
         # Outside the handler, or the report would show the sentence twice.
         pytest.fail(problem, pytrace=False)
 
-    def begin_heating(self) -> None:
-        """Heat a card that has rested until the item is measured, or ends.
+    def begin(self, workload: Workload) -> None:
+        """Heat a card that has rested, and compute references, until the item is measured or ends.
 
-        The caller times nothing on the card meanwhile; see `Harness.begin_heating`.
+        The caller times nothing on the card meanwhile; see `Harness.begin`.
         """
         options = self._session.options
         if not options.verify_only and options.export_folder is None:
             harness = self._session.harness
             self._item.addfinalizer(harness.end_heating)
-            harness.begin_heating()
+            harness.begin(workload)
 
     def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
         """Add the item's parameters and the session's flags to a measurement; write it to disk."""

@@ -354,6 +354,10 @@ class Session:
             self.harness.expect(make)
         return is_tried
 
+    def expect_workload(self, workload: Workload) -> None:
+        """Prepare what a later item's kernel is verified on, see `Verifier.expect_workload`."""
+        self.harness.expect_workload(workload)
+
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored."""
         if self._anchors is not None:

@@ -3,6 +3,15 @@ from .activations import (
     Activation as Activation,
     activated as activated,
 )
+from .array_math import (
+    NUMPY as NUMPY,
+    Allowance as Allowance,
+    ArrayMath as ArrayMath,
+    Distance as Distance,
+    Extremes as Extremes,
+    Values as Values,
+    sliced_axes as sliced_axes,
+)
 from .bounds import (
     FLOAT8_PRODUCTS as FLOAT8_PRODUCTS,
     ErrorBound as ErrorBound,
@@ -76,7 +85,6 @@ from .number_types import (
 )
 from .sensitivity import (
     Condition as Condition,
-    Values as Values,
     estimate_conditions as estimate_conditions,
     estimate_scales as estimate_scales,
     estimate_terms as estimate_terms,

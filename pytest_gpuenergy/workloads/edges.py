@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.workloads.array_math import NUMPY, ArrayMath
 from pytest_gpuenergy.workloads.number_types import (
     Array,
     is_floating,
@@ -664,6 +665,7 @@ def fits(
     *,
     infinite: bool = False,
     tiny: Mapping[str, float] | None = None,
+    arrays: ArrayMath = NUMPY,
 ) -> bool:
     """Return whether a kernel can return all values.
 
@@ -673,6 +675,7 @@ def fits(
         infinite: whether values may also be infinite.
         tiny: the magnitude by output up to which values other than 0 lose digits; of each output,
             one value must be larger, or all be 0.
+        arrays: computes where the outputs are.
     """
     for name, (low, high) in limits.items():
         values = outputs[name]
@@ -680,6 +683,11 @@ def fits(
             size = np.abs(values[~is_untouched(values)]).max(initial=0.0)
             if 0 < size < tiny.get(name, 0.0):
                 return False
+        extremes = arrays.extremes(values)
+        if extremes.all_finite:
+            if extremes.low < low or extremes.high > high:
+                return False
+            continue
         good = (values >= low) & (values <= high)
         good |= is_untouched(values) | (np.isinf(values) & infinite)
         if not good.all():

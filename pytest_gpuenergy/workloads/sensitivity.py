@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_gpuenergy.workloads.array_math import NUMPY, ArrayMath, Values, largest_of_slices
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import Array, unit_roundoff
 
-Values = npt.NDArray[np.float64]
 Compute = Callable[[Mapping[str, Array]], Mapping[str, Values]]
 
 _FRACTION = 2.0**-20
@@ -32,9 +32,6 @@ _FEW = 64
 _DRAWS = 6
 _SAMPLE = 1 << 16
 _BLIND = 0.01
-_SLICE, _PIECES = 16, 64
-"""The fewest elements of a slice, and the most pieces of a vector: by chance all elements of a
-smaller one may be close to zero."""
 _STEPS, _ORDER, _GROWTH, _NEIGHBOURS = 7, 4, 4.0, 4
 """The reference is called on inputs at so many tiny steps, and its values are differenced so many
 times. In double precision, such a difference is four to eight times the rounding error of a value.
@@ -73,6 +70,7 @@ def estimate_conditions(
     inputs: Mapping[str, Array],
     right: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
+    arrays: ArrayMath = NUMPY,
 ) -> dict[str, Condition]:
     """Return the conditions of those outputs that need one, by name.
 
@@ -86,14 +84,14 @@ def estimate_conditions(
         inputs: the floating-point ones as float64.
         right: what ``compute`` returns for them.
         bounds: the error bounds of the outputs to look at.
+        arrays: computes where the arrays are.
     """
-    wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound)]
+    wide = [name for name, bound in bounds.items() if _is_wide(right[name], bound, arrays)]
     uneven = []
     for name, bound in bounds.items():
         if name not in wide and bound.max_relative:
-            slices = _largest_of_slices(np.abs(right[name]))
-            largest = float(max(right[name].max(), -right[name].min()))
-            if ((slices > 0) & (slices < bound.max_relative / _BLIND * largest)).any():
+            limit = bound.max_relative / _BLIND * arrays.extremes(right[name]).peak
+            if arrays.has_small_slice(right[name], limit):
                 uneven.append(name)
     few = [
         name
@@ -105,23 +103,28 @@ def estimate_conditions(
         return {}
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
     # The scale of a whole output needs no more than a few changes of everything together.
-    groups = [[name] for name in floating] if wide or uneven else [floating]
-    own: dict[str, Values] = {name: np.zeros_like(right[name]) for name in names}
+    groups = [[name] for name in floating] if floating and (wide or uneven) else [floating]
+    own: dict[str, Values] = {}
     for group in groups:
-        reactions = _reactions(compute, inputs, {name: right[name] for name in names}, group)
+        of_names = {name: right[name] for name in names}
+        reactions = _reactions(compute, inputs, of_names, group, arrays)
         for name in names:
-            own[name] += reactions[name]
-    conditions = {name: Condition(_largest_finite(own[name])) for name in names}
+            more = reactions[name]
+            own[name] = arrays.added(own[name], more) if name in own else more
+    conditions = {name: Condition(arrays.extremes(own[name]).largest) for name in names}
     for name in wide:
         conditions[name] = replace(conditions[name], own=own[name])
     for name in uneven:
-        slices = _largest_of_slices(np.abs(right[name]) + own[name])
+        slices = largest_of_slices(np.abs(right[name]) + own[name])
         conditions[name] = replace(conditions[name], own=slices)
     return conditions
 
 
 def estimate_scales(
-    compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values]
+    compute: Compute,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    arrays: ArrayMath = NUMPY,
 ) -> dict[str, Condition]:
     """Return the scale of each output as a whole, for inputs that may make it react strongly.
 
@@ -131,14 +134,19 @@ def estimate_scales(
         compute: the reference; called twice.
         inputs: the floating-point ones as float64.
         right: what ``compute`` returns for them.
+        arrays: computes where the arrays are.
     """
     floating = [name for name, value in inputs.items() if value.dtype.kind == "f"]
-    reactions = _reactions(compute, inputs, right, floating, draws=2, of_norm=False)
-    return {name: Condition(_largest_finite(reactions[name])) for name in right}
+    reactions = _reactions(compute, inputs, right, floating, arrays, draws=2, of_norm=False)
+    return {name: Condition(arrays.extremes(reactions[name]).largest) for name in right}
 
 
 def estimate_terms(
-    compute: Compute, inputs: Mapping[str, Array], right: Mapping[str, Values], needed: float
+    compute: Compute,
+    inputs: Mapping[str, Array],
+    right: Mapping[str, Values],
+    needed: float,
+    arrays: ArrayMath = NUMPY,
 ) -> dict[str, Values]:
     """Estimate the magnitude of the terms that cancel in each element, from the reference alone.
 
@@ -155,12 +163,15 @@ def estimate_terms(
         inputs: the floating-point ones as float64.
         right: what ``compute`` returns for them.
         needed: a size that would explain an error. If no term can be as large, nothing is computed.
+        arrays: computes where the arrays are.
 
     Returns:
         The sizes by output, or nothing.
     """
     wide = {n: v.astype(np.float64) for n, v in inputs.items() if v.dtype.kind == "f"}
-    most = _COEFFICIENT * math.prod(max(1.0, _largest_finite(value)) for value in wide.values())
+    most = _COEFFICIENT * math.prod(
+        max(1.0, arrays.extremes(value).largest) for value in wide.values()
+    )
     if not needed <= most:
         return {}
     terms = {name: np.zeros_like(value) for name, value in right.items()}
@@ -182,7 +193,7 @@ def estimate_terms(
     for count in range(1, len(wide) + 1):
         for names in itertools.islice(itertools.combinations(wide, count), _SUBSETS):
             add(called({name: -wide[name] for name in names}))
-    changed: dict[str, Any] = next(_changes(wide, of_norm=True))
+    changed: dict[str, Any] = next(_changes(wide, arrays, of_norm=True))
     steps: dict[str, Any] = {}  # of different size, since many inputs may be equal
     for name, value in wide.items():
         part = 0.5 + np.arange(value.size, dtype=np.float64, like=value) * _GOLDEN % 1 / 2
@@ -216,39 +227,16 @@ def likely_conditions(
     return {
         name: Condition(0.0, _LIKELY * np.abs(right[name]), _BLIND)
         for name, bound in bounds.items()
-        if _is_wide(right[name], bound)
+        if _is_wide(right[name], bound, NUMPY)
     }
 
 
-def _is_wide(right: Values, bound: ErrorBound) -> bool:
+def _is_wide(right: Values, bound: ErrorBound, arrays: ArrayMath) -> bool:
     if not bound.max_relative:
         return False
-    sample = np.abs(right.reshape(-1)[:: max(1, right.size // _SAMPLE)])
-    largest = float(max(right.max(), -right.min()))
-    limit = bound.max_relative * (largest if math.isfinite(largest) else _largest_finite(right))
+    sample = np.abs(arrays.sample(right, max(1, right.size // _SAMPLE)))
+    limit = bound.max_relative * arrays.extremes(right).largest
     return float(((sample > 0) & (sample < limit)).mean()) > _BLIND
-
-
-def _largest_of_slices(sizes: Values) -> Values:
-    """Return, for each element, the largest value in the slice through it where that is least.
-
-    Slices are perpendicular to an axis, such as rows and columns; those of a vector are pieces.
-    """
-    largest = np.full_like(sizes, float(sizes.max()))
-    if sizes.ndim == 1:
-        length = max(_SLICE, sizes.size // _PIECES)
-        pieces = sizes[: sizes.size // length * length].reshape(-1, length)
-        largest[: pieces.size] = np.repeat(pieces.max(axis=1), length)
-        return largest
-    for axis, count in enumerate(sizes.shape):
-        if sizes.size // count >= _SLICE:
-            others = tuple(other for other in range(sizes.ndim) if other != axis)
-            largest = np.minimum(largest, sizes.max(axis=others, keepdims=True))
-    return largest
-
-
-def _largest_finite(values: Values) -> float:
-    return float(np.where(np.isfinite(values), np.abs(values), 0.0).max())
 
 
 def _reactions(
@@ -256,46 +244,50 @@ def _reactions(
     inputs: Mapping[str, Array],
     right: Mapping[str, Values],
     group: list[str],
+    arrays: ArrayMath,
     *,
     draws: int = _DRAWS,
     of_norm: bool = True,
 ) -> dict[str, Values]:
     """Return the largest relative reaction of each element to several changes of inputs."""
     reactions: dict[str, Values] = {}
-    changes = _changes({name: inputs[name] for name in group}, of_norm=of_norm)
+    changes = _changes({name: inputs[name] for name in group}, arrays, of_norm=of_norm)
+
+    def larger(results: Mapping[str, Values]) -> dict[str, tuple[Values, bool]]:
+        with np.errstate(all="ignore"):
+            return {
+                name: arrays.larger_reaction(results[name], value, _FRACTION, reactions.get(name))
+                for name, value in right.items()
+            }
+
     for changed in itertools.islice(changes, draws):
         try:
             with np.errstate(all="ignore"):
                 results = compute({**inputs, **changed})
-                now = {n: np.abs(results[n] - value) / _FRACTION for n, value in right.items()}
+            found = larger(results)
         except Exception:  # the reference is someone else's, and not made for these inputs
-            now = {name: np.full_like(value, np.inf) for name, value in right.items()}
-        # Of tensors without dimensions, NumPy's arithmetic makes numbers that are no arrays.
-        now = {name: np.where(np.isfinite(one), one, np.inf) for name, one in now.items()}
-        if reactions and all(np.allclose(now[name], reactions[name], rtol=0.01) for name in right):
+            found = larger({name: np.full_like(value, np.inf) for name, value in right.items()})
+        if all(is_same for _, is_same in found.values()):
             break  # no element depends on more than one of the signs
-        reactions = {name: np.maximum(now[name], reactions.get(name, 0.0)) for name in right}
+        reactions = {name: reaction for name, (reaction, _) in found.items()}
     return reactions
 
 
-def _changes(values: Mapping[str, Array], *, of_norm: bool) -> Iterator[dict[str, Array]]:
+def _changes(
+    values: Mapping[str, Array], arrays: ArrayMath, *, of_norm: bool
+) -> Iterator[dict[str, Array]]:
     wide = {name: value.astype(np.float64) for name, value in values.items()}
-    steps = {
-        name: _FRACTION
-        * np.maximum(np.abs(value), np.sqrt(np.mean(value * value)) if of_norm else 0.0)
-        for name, value in wide.items()
+    floors = {
+        name: arrays.root_mean_square(value) if of_norm else 0.0 for name, value in wide.items()
     }
     draw = np.random.default_rng(0)
 
-    def signs(value: Values) -> Values:
-        """Draw -1 or 1 for each element, as bits, because there are many."""
-        drawn = np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
-        bits = np.unpackbits(np.asarray(drawn, like=value))[: value.size]
-        return bits.reshape(value.shape).astype(np.float64) * 2 - 1
+    def bits(value: Values) -> npt.NDArray[np.uint8]:
+        """Draw a sign for each element, as bits, because there are many."""
+        return np.frombuffer(draw.bytes(-(-value.size // 8)), np.uint8)
 
     while True:
-        # A zero that stays one keeps its sign: -0.0 + 0.0 is 0.0.
         yield {
-            name: np.where(steps[name] > 0, value + steps[name] * signs(value), value)
+            name: arrays.changed(value, floors[name], _FRACTION, bits(value))
             for name, value in wide.items()
         }

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.support import InputError, shown
+from pytest_gpuenergy.workloads.array_math import NUMPY, ArrayMath
 from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.edges import Edges, draw_edges, end_of_range
 from pytest_gpuenergy.workloads.inputs import NORMAL, beginning, draw_from, repeated
@@ -256,13 +257,13 @@ class Workload(ABC):
         for an element that a kernel must leave as it is.
         """
 
-    def widened(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return copies of ``inputs``, the floating-point ones as float64."""
+    def widened(self, inputs: Mapping[str, Array], arrays: ArrayMath = NUMPY) -> dict[str, Array]:
+        """Return copies of ``inputs``, the floating-point ones as float64; see `ArrayMath`."""
         wide: dict[str, Array] = {}
         for tensor in self.inputs:
             value = inputs[tensor.name]
             if is_floating(tensor.dtype) and value.dtype != np.float64:
-                wide[tensor.name] = numbers(value, tensor.dtype).astype(np.float64)
+                wide[tensor.name] = arrays.widened(value, tensor.dtype)
             else:
                 wide[tensor.name] = value.copy()
         return wide

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from python_kernels import KERNEL, PythonDevice
+from strict_arrays import StrictArrays
 
-from pytest_gpuenergy.engine import Verifier
+from pytest_gpuenergy.engine import Verifier, references
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Gemm, Workload
@@ -74,6 +75,31 @@ def right(**arrays: Any) -> None:
 def expect(found: Verifier, device: AsideDevice, kernel: Kernel, workload: Workload) -> None:
     found.expect(lambda: (kernel, workload))
     assert device.ended.wait(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_references_that_have_begun_are_computed_once(large, kernel, monkeypatch):
+    if large:  # the device computes them
+        monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    computed: list[tuple[bool, bytes]] = []
+    reference = Gemm.reference
+
+    def noted(workload: Gemm, inputs: Mapping[str, Any]) -> Any:
+        a, b = (getattr(inputs[name], "values", inputs[name]) for name in "AB")
+        computed.append((inputs["A"] is not a, a.tobytes() + b.tobytes()))
+        return reference(workload, inputs)
+
+    product = Gemm("product", 320, 320, 384 + large)  # no sparse inputs, which can be equal
+    monkeypatch.setattr(Gemm, "reference", noted)
+    found = Verifier(PythonDevice(right, arrays=StrictArrays(shared=True)), TIMEOUT_S, 7)
+    if large:
+        found.begin_on_device(product)
+    else:
+        found.expect_workload(product)
+    found.verify(kernel, product)
+    found.close()
+    assert len(set(computed)) == len(computed) > 3
+    assert {on_device for on_device, _ in computed} == {large}
 
 
 def test_a_right_kernel_is_not_run_again(kernel, capsys):

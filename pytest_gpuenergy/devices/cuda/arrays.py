@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pytest_gpuenergy.devices.arena import Bytes, Memory
+from pytest_gpuenergy.devices.arena import Bytes, DeviceArrays, Memory
 from pytest_gpuenergy.devices.cuda._compat import PLAIN_REDUCTIONS
+from pytest_gpuenergy.devices.cuda.array_kernels import KernelMath
+from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.support import DeviceError
 from pytest_gpuenergy.workloads import Array
 
@@ -30,15 +32,22 @@ class Handle(NamedTuple):
     nbytes: int
 
 
-class CupyArrays:
+class CupyArrays(KernelMath, DeviceArrays):
     """The arrays of a GPU, see `DeviceArrays`. The first use creates this process's context.
 
     Args:
         ordinal: CUDA's number of the GPU.
         is_open_to: a function that returns whether the process that runs kernels can open a handle.
+        binary: see `KernelMath`.
     """
 
-    def __init__(self, ordinal: int, is_open_to: Callable[[Handle], bool]) -> None:
+    def __init__(
+        self,
+        ordinal: int,
+        is_open_to: Callable[[Handle], bool],
+        binary: Callable[[], Binary | None] | None = None,
+    ) -> None:
+        super().__init__(binary)
         self._ordinal = ordinal
         self._is_open_to = is_open_to
 

@@ -11,14 +11,12 @@ from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena, Bytes, arena_byte
 from pytest_gpuenergy.devices.buffer_sets import pool_bytes, scattered_offsets, set_layout
 from pytest_gpuenergy.kernels import AnyKernel
 from pytest_gpuenergy.support import KernelFault
-from pytest_gpuenergy.workloads import Array, Role, stored_as
+from pytest_gpuenergy.workloads import Role, stored_as
 
 BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
 
 _INFINITY = 0x7F800000  # as a float32
-_WINDOW = 1 << 20
-"""The number of bytes of a tensor that are compared after a single launch."""
 _POISONS: tuple[tuple[int, ...], ...] = (
     (),
     (_INFINITY, _INFINITY | 1 << 31),
@@ -113,22 +111,24 @@ class CudaBuffers:
             payload: Any = self._arenas[name].payload(buffer_set[name])
             payload.data.copy_from_device_async(content.data, content.nbytes)
 
-    def windows(self, buffer_set: BufferSet, number: int, *, whole: bool = False) -> list[Array]:
-        """Return parts of the tensors that kernels write, as integers of the size of an element.
+    def windows(
+        self, buffer_set: BufferSet, number: int, nbytes: int, *, whole: bool = False
+    ) -> list[tuple[Any, int]]:
+        """Return parts of the tensors that kernels write, with the sizes of their elements.
 
         Args:
             buffer_set: a set, or `staged` tensors.
-            number: chooses the part of each tensor that is longer than `_WINDOW` bytes.
+            number: chooses the part of each tensor that is longer than ``nbytes``.
+            nbytes: the length of a part.
             whole: whether the buffers have guard bands, as those of a set do.
         """
         found = []
         for name, arena in self._arenas.items():
             if arena.tensor.is_written:
-                payload = arena.payload(buffer_set[name]) if whole else buffer_set[name]
-                start = number % max(1, payload.nbytes // _WINDOW) * _WINDOW
+                payload: Any = arena.payload(buffer_set[name]) if whole else buffer_set[name]
+                start = number % max(1, payload.nbytes // nbytes) * nbytes
                 size = stored_as(arena.tensor.dtype).itemsize
-                part: Any = payload[start : start + _WINDOW]
-                found.append(np.asarray(part.get()).view(f"u{size}"))
+                found.append((payload[start : start + nbytes], size))
         return found
 
     def read(self, buffer_set: BufferSet) -> dict[str, Bytes]:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
+from pytest_gpuenergy.devices.cuda.array_kernels import array_kernels
 from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, array_ordinal
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
@@ -38,6 +39,7 @@ from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
     DeviceError,
+    GpuEnergyError,
     KernelFault,
     Worker,
     WorkerDiedError,
@@ -97,7 +99,7 @@ class CudaDevice(Device):
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has a context
-        self._arrays = CupyArrays(gpu.ordinal, self._can_open)
+        self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
         if isinstance(kernel, CudaProgram) and find_nvcc() is None:
@@ -119,6 +121,7 @@ class CudaDevice(Device):
             if self._shares_memory and self._next_heater is None:
                 self._next_heater = self._new_worker()
                 self._next_heater.start()
+                self._compilers.submit(array_kernels())
             self._compilers.submit(HEAT_JOB.kernel)  # whose process also tells NVRTC's version
         for kernel in kernels:
             if not self.refusal(kernel):
@@ -226,6 +229,13 @@ class CudaDevice(Device):
     def arrays(self) -> DeviceArrays | None:
         """The device's arrays; None in an exclusive mode, which allows only one context."""
         return self._arrays if self._shares_memory else None
+
+    @cached_property
+    def _array_kernels(self) -> Binary | None:
+        """The compiled `array_kernels`; None if NVRTC does not compile them."""
+        with suppress(GpuEnergyError):
+            return self._binary(array_kernels())
+        return None
 
     @cached_property
     def _shares_memory(self) -> bool:
@@ -341,7 +351,7 @@ class CudaDevice(Device):
 
     def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
         """Relaunch in the worker, see `Relaunching.relaunch`."""
-        turns: int = self._call(timeout_s, "begin_relaunch")
+        turns: int = self._call(timeout_s, "begin_relaunch", self._array_kernels)
         for turn in range(turns):
             # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)

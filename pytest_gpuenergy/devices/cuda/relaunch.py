@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pytest_gpuenergy.devices.arena import Bytes
+from pytest_gpuenergy.devices.cuda.array_kernels import KernelMath
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
 from pytest_gpuenergy.devices.cuda.graphs import GraphRepeater
 from pytest_gpuenergy.devices.host_clock import monotonic_s
-from pytest_gpuenergy.workloads import Array
 
 Result = Mapping[str, Bytes]
 """The images of a set's tensors, by name."""
@@ -25,6 +25,9 @@ BURST = 2000
 """The largest number of launches before the results of a kernel that is verified are read again."""
 BURST_S = 0.04
 """The time limit for these launches."""
+_WINDOW, _HOST_WINDOW = 1 << 24, 1 << 20
+"""The number of bytes of a tensor that are compared after a single launch, on the GPU and where
+they have to be copied to the host, which takes longer than most launches."""
 _MAX_BEFORE = 8
 """The largest number of launches before a single launch."""
 
@@ -81,12 +84,18 @@ class CudaRelaunch:
         self._repeater = repeater
         self._buffers = buffers
         self._sets = sets
+        self._math = KernelMath(None)
         self._outputs: BufferSet = {}
         self._first: Result | None = None
         self._results: list[Result] = []
 
-    def begin(self) -> int:
-        """Stage the outputs in the arenas, and return how many turns have been used."""
+    def begin(self, math: KernelMath) -> int:
+        """Stage the outputs in the arenas, and return how many turns have been used.
+
+        Args:
+            math: compares on the GPU.
+        """
+        self._math = math
         self._outputs, self._first = self._buffers.staged("output", "inout"), None
         return self._repeater.used
 
@@ -108,24 +117,25 @@ class CudaRelaunch:
             for buffer_set in sets:
                 self._buffers.overwrite(buffer_set, self._outputs)
 
-        first: list[Array] = []
+        first: list[Any] = []
         window = int(np.random.default_rng().integers(1 << 32))
-        staged = self._buffers.windows(self._outputs, window) * len(sets)
+        nbytes = _WINDOW if self._math.is_loaded else _HOST_WINDOW
+        staged = self._buffers.windows(self._outputs, window, nbytes) * len(sets)
         deadline_s, left = 0.0, SINGLE
 
         def again() -> bool:
             nonlocal deadline_s, left
             deadline_s, left = deadline_s or monotonic_s() + SINGLE_S, left - 1
             now = [
-                window_of_set
+                of_set
                 for buffer_set in sets
-                for window_of_set in self._buffers.windows(buffer_set, window, whole=True)
+                for of_set, _ in self._buffers.windows(buffer_set, window, nbytes, whole=True)
             ]
             if not first:
-                first.extend(now)
+                first.extend(of_set.copy() for of_set in now)
             skipped = any(
-                ((had == has) & (had != had_first)).any()
-                for had, has, had_first in zip(staged, now, first, strict=True)
+                self._math.is_skipped(before, has, had_first, size)
+                for (before, size), has, had_first in zip(staged, now, first, strict=True)
             )
             return not skipped and left > 0 and monotonic_s() < deadline_s
 

@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from pytest_gpuenergy.devices.arena import GUARD_BYTES, Arena
 from pytest_gpuenergy.devices.buffer_sets import placements, sets_needed
 from pytest_gpuenergy.devices.cuda._compat import hash_triton
+from pytest_gpuenergy.devices.cuda.array_kernels import KernelMath
 from pytest_gpuenergy.devices.cuda.arrays import Handle, can_open
 from pytest_gpuenergy.devices.cuda.binders import Launcher, bind, offered, triton_machine_code
 from pytest_gpuenergy.devices.cuda.buffers import BufferSet, CudaBuffers
@@ -92,6 +93,7 @@ class CudaRunner:
         self._repeater: GraphRepeater | None = None
         self._relaunch: CudaRelaunch | None = None
         self._single: _Single | None = None
+        self._math: KernelMath | None = None
         self.prepare(modules)
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -186,8 +188,14 @@ class CudaRunner:
         return self._loaded().launch(count)
 
     @_guarded
-    def begin_relaunch(self) -> int:
-        """Call `CudaRelaunch.begin` for the loaded kernel, or else for the open kernel."""
+    def begin_relaunch(self, binary: Binary | None) -> int:
+        """Call `CudaRelaunch.begin` for the loaded kernel, or else for the open kernel.
+
+        Args:
+            binary: the compiled `array_kernels`, if they compile.
+        """
+        if binary is not None and self._math is None:
+            self._math = KernelMath(lambda: binary)
         if self._single is not None and self._relaunch is None:
             buffers, buffer_set, launch = (
                 self._single.buffers,
@@ -198,7 +206,7 @@ class CudaRunner:
                 launch = _restoring(buffers, initial, [buffer_set], launch)
             again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[buffer_set]])
             self._single = replace(self._single, relaunch=again)
-        return self._relaunching().begin()
+        return self._relaunching().begin(self._math or KernelMath(None))
 
     @_guarded
     def relaunch(self, turn: int, once: bool) -> tuple[int, int]:

@@ -36,7 +36,7 @@ def test_gemm(
 ) -> None:
     """Verify and measure one contender's kernel for one product under one power cap."""
     if contender_kernels.has_begun(contender, gemm_workload, contender_setup):
-        energy_benchmark.begin_heating()
+        energy_benchmark.begin(gemm_workload)
     kernel = _make_kernel(contender, gemm_workload, contender_setup, contender_kernels, request)
     measurement = energy_benchmark(kernel, workload=gemm_workload, label=contender)
     assert measurement.outcome == "correct"

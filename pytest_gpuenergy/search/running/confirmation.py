@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from pytest_gpuenergy.ab import Exhibit, Turns, take_turns
 from pytest_gpuenergy.control import CURRENT
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import describe_workload, read_job, write_job
+from pytest_gpuenergy.engine import Drawing, PreparedJob, describe_workload
 from pytest_gpuenergy.gate import widened
 from pytest_gpuenergy.kernels import Job
 from pytest_gpuenergy.record import Estimate, KernelInfo, Measurement, Metric
@@ -31,7 +30,6 @@ from pytest_gpuenergy.search.validation.gain import (
     round_log_ratios,
 )
 from pytest_gpuenergy.search.validation.result import SearchNode, VariantGain
-from pytest_gpuenergy.support import disk_folder
 from pytest_gpuenergy.tuning import writing
 
 TIMEOUT_S = 60.0
@@ -147,15 +145,13 @@ def compare(
     Raises:
         DeviceError: the device does not respond.
         InputError: the reference cannot be computed.
-        OSError: the inputs cannot be written.
     """
     if message := bench.verify_afresh(state):
         return VariantGain(id=state.id, accepted=False, rounds=0, message=message)
     if is_stopped():
         return None
-    with bench.device.twin() as device, disk_folder() as folder:
-        states = bench.spec.baseline, state
-        base, head = (_exhibit(bench, device, folder, side) for side in states)
+    with bench.device.twin() as device:
+        base, head = (_exhibit(bench, device, side) for side in (bench.spec.baseline, state))
         turns = take_turns(
             device,
             base,
@@ -182,12 +178,12 @@ def _is_decided(turns: Turns, objective: Metric, candidates: int) -> bool:
     )
 
 
-def _exhibit(bench: SearchBench, device: Device, folder: Path, state: State) -> Exhibit:
+def _exhibit(bench: SearchBench, device: Device, state: State) -> Exhibit:
     sizes = bench.spec.sizes[0]
     kernel = kernel_of(bench.spec, state, sizes)
     workload = bench.workload(sizes, device)
     job = Job.of(kernel, workload, seed=bench.hidden.seeds("comparison")[0], timeout_s=TIMEOUT_S)
-    name = write_job(folder, job, workload, device.arrays)
+    case = bench.hidden.cases.case_of(workload, Drawing(job.seed), device.arrays)
     draft = Measurement(
         node_id=f"{bench.spec.name}-{state.id}",
         workload=describe_workload(workload),
@@ -195,4 +191,4 @@ def _exhibit(bench: SearchBench, device: Device, folder: Path, state: State) -> 
         outcome="correct",
         cap=CURRENT.label,
     )
-    return Exhibit(draft, read_job(folder, name))
+    return Exhibit(draft, PreparedJob(job, case))

@@ -18,6 +18,7 @@ from points import each_once
 from pytest_gpuenergy.ab import take_turns
 from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
+from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import (
     check_again,
     read_job,
@@ -96,6 +97,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
     binary = Binary(Path("f.cubin"), {"f": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    monkeypatch.setattr(CudaDevice, "_array_kernels", None)  # the module is the test's
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     return CudaDevice(nvml_of_one_card(), gpu)
 
@@ -314,8 +316,10 @@ def test_a_kernel_that_adds_only_at_first_is_found(device, change, cache):
 def test_a_comparison_restores_what_kernels_change(device, tmp_path, change, cache):
     double = Double(change, 1)
     double.late = True
+    preheats_s = []
 
-    def measure(repeater: Any) -> Any:
+    def measure(repeater: Any, settings: MeterSettings) -> Any:
+        preheats_s.append(settings.preheat_s)
         double.all_sets.clear()
         double.sets.clear()
         repeater.start()
@@ -330,11 +334,14 @@ def test_a_comparison_restores_what_kernels_change(device, tmp_path, change, cac
         turns = take_turns(device, exhibit, exhibit, rounds=2, timeout_s=60.0, meter=meter)
     assert len(turns.base) == len(turns.head) == (2 if change is adds else 0)
     assert bool(turns.base_fault) == (change is not adds)
+    assert preheats_s[0] > 0  # and the card is as warm for all that follow
+    assert not any(preheats_s[1:])
 
 
 def test_a_light_load_runs_without_any_buffer(device, monkeypatch):
     binary = Binary(Path("f.cubin"), {"light_load": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
+    monkeypatch.setattr(CudaDevice, "_array_kernels", None)  # the module is the test's
     launched = threading.Event()
     with host_gpu(lambda: launched.set()), device.light_load() as repeater:
         repeater.start()
