@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pytest
 
+from pytest_gpuenergy.devices import CudaDevice
+
 FREE_BYTES = 256 << 20
 L2_BYTES = 4 << 20
 LAUNCH_S = 1e-3
@@ -326,4 +328,5 @@ def host_gpu(kernel: Callable[..., object]) -> Iterator[HostGpu]:
         patch.delitem(sys.modules, "torch", raising=False)
         patch.setattr(HostDevice, "current", 0)
         patch.setattr(HostDevice, "with_context", set())
+        patch.setattr(CudaDevice, "_array_kernels", None)  # this GPU runs ``kernel`` only
         yield gpu

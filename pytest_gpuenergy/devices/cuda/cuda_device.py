@@ -39,7 +39,6 @@ from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
     DeviceError,
-    GpuEnergyError,
     KernelFault,
     Worker,
     WorkerDiedError,
@@ -232,8 +231,8 @@ class CudaDevice(Device):
 
     @cached_property
     def _array_kernels(self) -> Binary | None:
-        """The compiled `array_kernels`; None if NVRTC does not compile them."""
-        with suppress(GpuEnergyError):
+        """The compiled `array_kernels`; None if they cannot be compiled, as without NVRTC."""
+        with suppress(Exception):
             return self._binary(array_kernels())
         return None
 

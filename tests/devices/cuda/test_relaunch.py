@@ -97,7 +97,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
     monkeypatch.setattr(cuda, "find_spec", lambda _: object())
     binary = Binary(Path("f.cubin"), {"f": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
-    monkeypatch.setattr(CudaDevice, "_array_kernels", None)  # the module is the test's
     gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
     return CudaDevice(nvml_of_one_card(), gpu)
 
@@ -341,7 +340,6 @@ def test_a_comparison_restores_what_kernels_change(device, tmp_path, change, cac
 def test_a_light_load_runs_without_any_buffer(device, monkeypatch):
     binary = Binary(Path("f.cubin"), {"light_load": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
-    monkeypatch.setattr(CudaDevice, "_array_kernels", None)  # the module is the test's
     launched = threading.Event()
     with host_gpu(lambda: launched.set()), device.light_load() as repeater:
         repeater.start()
