@@ -8,6 +8,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,6 +210,14 @@ def test_no_modules_import_each_other_in_a_circle():
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_modules_and_no_two_classes_have_one_name():
+    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
+    assert [name for name, count in Counter(names).items() if count > 1] == ["_compat.py"]
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in MODULES.values())
+    classes = Counter(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
+    assert [name for name, count in classes.items() if count > 1] == []
 
 
 def test_a_report_can_be_read_without_devices_kernels_and_numpy():

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_clock_options,
+    add_command,
+    number,
+    tell,
+)
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
-from pytest_gpuenergy.support import GpuEnergyError
+from pytest_gpuenergy.commands.runs import check_outputs
+from pytest_gpuenergy.support import GpuEnergyError, disk_folder, interrupt_once, worktree
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.ab import Exhibit
@@ -20,13 +27,13 @@ _TIMEOUT_S = 60.0
 """Time after which a kernel counts as hung, as pytest's default."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``ab``."""
     parser = add_command(
         subparsers,
         "ab",
         run,
-        summary="Measure two revisions of the kernels alternately on the same GPU",
+        summary=summary,
         description="pytest verifies the kernels of both in git worktrees, without measuring; then "
         "each pair is measured alternately in one session, so differences between machines, boards "
         "and hours cancel, until its verdicts are clear. Kernels that are the same in both are not "
@@ -46,7 +53,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
     parser.add_argument(
         "--rounds",
         metavar="N",
-        type=_rounds,
+        type=number(int, 2, 1000),
         default=ROUNDS,
         help="The most times that each revision is measured; a kernel's rounds end as soon as its "
         f"verdicts are clear (default: {ROUNDS})",
@@ -65,11 +72,9 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 def run(arguments: Namespace) -> int:
     """Export the kernels of both revisions, measure and judge them; 1 if the gate fails."""
     from pytest_gpuenergy.ab import check_paths, check_sides, load_side, resolve_commit, run_pytest
-    from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.control import cap_words, clock_words
     from pytest_gpuenergy.gate import GateSettings, parse_percent
     from pytest_gpuenergy.opening import check_spec
-    from pytest_gpuenergy.support import disk_folder, interrupt_once, worktree
 
     settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
     precision = math.inf
@@ -157,9 +162,3 @@ def _compare(
             tell=tell,
             precision=precision,
         )
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise ArgumentTypeError(f"{text!r} is not a number of rounds from 2 to 1000")
-    return int(text)

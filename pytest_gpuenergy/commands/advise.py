@@ -15,6 +15,7 @@ from pytest_gpuenergy.commands.command_line import (
     write_outcome,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs, select
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError, ReportInputError
 
@@ -27,13 +28,13 @@ _MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``advise``."""
     parser = add_command(
         subparsers,
         "advise",
         run,
-        summary="Advise which power limit, clock and kernels are best for measured workloads",
+        summary=summary,
         description="The workloads that are chosen, by default all of the report, run one after "
         "another at one setpoint: the EDP that is least is that of their sums. Each is advised by "
         "itself too. Flagged and failed measurements are left out, unless only their intervals are "
@@ -110,7 +111,6 @@ def run(arguments: Namespace) -> int:
         measured_names,
         terminal,
     )
-    from pytest_gpuenergy.commands.runs import check_outputs
     from pytest_gpuenergy.workloads import OCCURRENCES, find_workload, network, split_words
 
     goal = _goal(arguments)
@@ -151,15 +151,11 @@ def run(arguments: Namespace) -> int:
 def _chosen(arguments: Namespace, layers: Sequence[Workload]) -> Report:
     """Merge the runs, and keep the GPU model and the workloads that are named.
 
-    Args:
-        arguments: those of the command.
-        layers: the layers of networks that are named. One that was not measured has the figures of
-            a workload of the same sizes.
+    A layer of a named network that was not measured has the figures of a workload of its sizes.
     """
     from msgspec.structs import replace
 
     from pytest_gpuenergy.advice import named_after, select_model, single_model
-    from pytest_gpuenergy.commands.runs import find_runs, select
     from pytest_gpuenergy.report import load_report, merge
 
     reports = [load_report(path) for path in find_runs(arguments.runs)]

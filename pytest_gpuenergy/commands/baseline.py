@@ -11,18 +11,19 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     stdout_width,
 )
+from pytest_gpuenergy.commands.runs import find_runs
 from pytest_gpuenergy.support import is_there
 
 DEFAULT = "gpuenergy-baseline.json"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``baseline`` with ``update``."""
     parser = add_command(
         subparsers,
         "baseline",
         None,
-        summary="Make a run the baseline that later ones are judged by",
+        summary=summary,
         description="No other command changes a baseline.",
         example="gpuenergy baseline update",
     )
@@ -51,7 +52,6 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 
 def _update(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.runs import find_runs
     from pytest_gpuenergy.gate import GateSettings, compare, terminal, update
     from pytest_gpuenergy.report import load_report, updating, write_json
 

@@ -18,8 +18,11 @@ from pytest_gpuenergy.support import (
     CACHE_FOLDERS,
     GpuEnergyError,
     InputError,
+    cache_dir,
+    compiled_dir,
     is_link,
     is_there,
+    state_dir,
 )
 
 _MAKING_S = 3600.0
@@ -77,11 +80,7 @@ class FoundFiles:
 
 
 def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
-    """Return the runs of a project, except the last ``keep`` of them.
-
-    Raises:
-        InputError: its folder of runs was not created by this package.
-    """
+    """Return the runs of a project, except the last ``keep`` of them."""
     from pytest_gpuenergy.report import HOME, IGNORE_SIGN
 
     home = root / HOME
@@ -124,11 +123,8 @@ def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
 def find_fleet_files(fleets: Path, *, keep: int = 0) -> FoundFiles:
     """Return what fleets have left on this host: copies of projects, and their older runs.
 
-    Copies that a process has as its working directory are kept, and so are new unfinished ones.
-
-    Args:
-        fleets: the folder ``fleet`` in the state folder.
-        keep: number of runs of each project to keep.
+    Copies that a process has as its working directory are kept, new unfinished ones, and the last
+    ``keep`` runs of each project.
 
     Raises:
         InputError: a folder of runs was not made by this package.
@@ -215,13 +211,13 @@ def _is_folder(path: Path) -> bool:
     return is_there(path) and stat.S_ISDIR(path.lstat().st_mode)
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``clean``."""
     parser = add_command(
         subparsers,
         "clean",
         run,
-        summary="Remove the runs of this project, exported kernels and the caches",
+        summary=summary,
         description="Lists how much would be removed and asks first. Only files that this package "
         "created are removed; links are not followed, and saved power limits are never touched.",
         example="""
@@ -257,8 +253,6 @@ gpuenergy clean --fleet
 
 def run(arguments: Namespace) -> int:
     """List the files, ask, and remove them; 1 if the answer is no."""
-    from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
-
     here = Path.cwd()
     found = find_runs(here, keep=arguments.keep or 0)
     others: list[str] = []

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from pytest_gpuenergy.support import aligned, printable, terminal_width
+from pytest_gpuenergy.support import InputError, aligned, printable, terminal_width
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.replay import Batching
@@ -40,15 +40,9 @@ def add_command(
     example: str,
     description: str = "",
 ) -> ArgumentParser:
-    """Add a subcommand whose ``--help`` ends with an example.
+    """Add a subcommand whose ``--help`` ends with an example: command lines, one per line.
 
-    Args:
-        subparsers: the parent's subparsers.
-        name: the word on the command line.
-        run: called with the parsed arguments; returns the exit code.
-        summary: one phrase, for the list of commands.
-        example: command lines, one per line.
-        description: further sentences for ``--help``.
+    The summary is a phrase for the list of commands; ``run`` returns the exit code.
     """
     indented = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = subparsers.add_parser(
@@ -158,12 +152,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
-    """Add ``--smclock`` and ``--allow``, for a command that has ``--powercap``.
-
-    Args:
-        parser: the command's parser, or a group of it.
-        several: whether the command takes a list of clocks.
-    """
+    """Add ``--smclock``, for one clock or several, and ``--allow`` beside ``--powercap``."""
     parser.add_argument(
         "--smclock",
         metavar="LIST" if several else "MHZ",
@@ -211,14 +200,9 @@ def add_schedule_options(parser: ArgumentParser) -> None:
     )
 
 
-def batching_of(arguments: Namespace) -> Batching:
-    """Return how requests are batched by the options of `add_schedule_options`.
-
-    Raises:
-        InputError: There are such options, and no schedule.
-    """
+def chosen_batching(arguments: Namespace) -> Batching:
+    """Return how requests are batched by the options of `add_schedule_options`."""
     from pytest_gpuenergy.replay import Batching
-    from pytest_gpuenergy.support import InputError
 
     names = ("max_batch", "bucket_tokens", "step_ms")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}

@@ -12,18 +12,19 @@ from pytest_gpuenergy.commands.command_line import (
     add_output_arguments,
     write_outcome,
 )
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.gate import Comparison
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``compare``."""
     parser = add_command(
         subparsers,
         "compare",
         run,
-        summary="Judge a run by an earlier one: SAME, BETTER, WORSE or AMBIGUOUS",
+        summary=summary,
         description="A kernel is worse, or better, when the whole interval of its change lies "
         "beyond the limit. Both runs must be of the same GPU model.",
         example="""
@@ -72,7 +73,6 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Compare two runs, and write or print the outcome; 1 if the gate fails."""
-    from pytest_gpuenergy.commands.runs import check_outputs, find_runs
     from pytest_gpuenergy.gate import GateSettings, compare
     from pytest_gpuenergy.report import load_report
 

@@ -20,7 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json
-from pytest_gpuenergy.support import DeviceError, SetpointError, WritesDeniedError
+from pytest_gpuenergy.support import (
+    DeviceError,
+    GpuEnergyError,
+    InputError,
+    SetpointError,
+    WritesDeniedError,
+    cache_dir,
+    state_dir,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.devices import Gpu
@@ -64,13 +72,13 @@ class Check:
     advice: str = ""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``doctor``."""
     parser = add_command(
         subparsers,
         "doctor",
         run,
-        summary="Check drivers, permissions, compilers and packages",
+        summary=summary,
         description="Changes nothing. A missing optional component is a note; the exit code is 1 "
         "only if something is broken.",
         example="gpuenergy doctor\ngpuenergy doctor --json",
@@ -98,7 +106,6 @@ def all_checks() -> Iterator[Check]:
     """Run every check; each depends on earlier ones only."""
     from pytest_gpuenergy.devices import find_nvcc, nvcc_version
     from pytest_gpuenergy.emulator import find_compiler
-    from pytest_gpuenergy.support import GpuEnergyError
 
     python = ".".join(map(str, sys.version_info[:3]))
     if _PYTHONS[0] <= sys.version_info[:2] < _PYTHONS[1]:
@@ -159,7 +166,6 @@ def check_tvm() -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-    from pytest_gpuenergy.support import InputError, cache_dir, state_dir
 
     make: Callable[[], Path] = {"cache": cache_dir, "state": state_dir}[kind]
     name = f"{kind} folder"

@@ -12,17 +12,18 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import is_folder
 
 _SUFFIXES = (".gz", ".xz", ".json", ".jsonl", ".trace", ".pt")
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``extract``."""
     parser = add_command(
         subparsers,
         "extract",
         run,
-        summary="Extract the unique GPU kernels from a trace of PyTorch's profiler",
+        summary=summary,
         description="Launches that share kernel, operator, arguments and launch plan count as one "
         "kernel. Writes every launch (kernel_launch_params.jsonl and .csv), the unique kernels "
         "(unique_kernels_compute.jsonl), how each can be replayed (kernel_signatures.json), and, "
@@ -52,7 +53,6 @@ gpuenergy extract bloom/ --json
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
     from pytest_gpuenergy.replay import extract_kernels, json_document, terminal, write_results
-    from pytest_gpuenergy.support import is_folder
 
     source: Path = arguments.source
     found = extract_kernels(source)

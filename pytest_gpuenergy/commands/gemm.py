@@ -35,8 +35,11 @@ from pytest_gpuenergy.support import (
     InputError,
     UnavailableError,
     dump,
+    interrupt_once,
     is_there,
     plain,
+    run_child,
+    terminal_width,
 )
 
 if TYPE_CHECKING:
@@ -61,13 +64,13 @@ _SAVINGS = "product_savings.json"
 _PLUGIN = "pytest_gpuenergy.pytest_plugin.benches.products"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``gemm`` and its subcommands."""
     parser = add_command(
         subparsers,
         "gemm",
         None,
-        summary="Tune, compare and profile matrix products by their sizes",
+        summary=summary,
         example="""
 gpuenergy gemm tune "MNK=1024 t=64; M=512 N=256 K=640" --out tuned
 gpuenergy gemm perf "MNK=1024" --records tuned
@@ -208,7 +211,6 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 
 def _perf(arguments: Namespace) -> int:
     """Measure matrix products with pytest, and write each one's best kernels."""
-    from pytest_gpuenergy.support import terminal_width
     from pytest_gpuenergy.workloads import measured_products, sizes_text
 
     if arguments.model is None:
@@ -255,15 +257,11 @@ def _perf(arguments: Namespace) -> int:
 def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | None = None) -> int:
     """Run the bench of these products, write its outputs, and return the exit code.
 
-    Args:
-        arguments: the options of the command.
-        sizes: the products.
-        show: what is done with the report at the end, or after an interrupt, if it has figures.
+    At the end, or after an interrupt, ``show`` is given the report if it has figures.
     """
     from pytest_gpuenergy import pytest_plugin
     from pytest_gpuenergy.control import CURRENT_CLOCKS
     from pytest_gpuenergy.report import latest_run, write_best_perf
-    from pytest_gpuenergy.support import interrupt_once, run_child
     from pytest_gpuenergy.tuners import (
         CONTENDERS_IN,
         CUTLASS_PROFILER,
@@ -350,7 +348,6 @@ def _profile(arguments: Namespace) -> int:
     from pytest_gpuenergy.engine import Station
     from pytest_gpuenergy.kernels import profile_kernels, profiling_tools
     from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.support import interrupt_once
     from pytest_gpuenergy.tuners import check_text_contender
     from pytest_gpuenergy.workloads import measured_products
 

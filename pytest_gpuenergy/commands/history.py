@@ -12,17 +12,18 @@ from pytest_gpuenergy.commands.command_line import (
     count,
     write_outcome,
 )
+from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``history``."""
     parser = add_command(
         subparsers,
         "history",
         run,
-        summary="Show a metric over the runs of this project, and where it changed",
+        summary=summary,
         description="Reads the runs in .gpuenergy, each board separately. Flagged measurements are "
         "shown, but not used to find changes.",
         example="""
@@ -48,7 +49,6 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 
 def run(arguments: Namespace) -> int:
     """Read the runs, and print or write the history."""
-    from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
     from pytest_gpuenergy.gate import history, history_json, history_markdown, history_text
 
     check_outputs({"json": arguments.json, "md": arguments.md})

@@ -14,19 +14,19 @@ from pytest_gpuenergy.commands.command_line import (
     print_table,
     tell,
 )
-from pytest_gpuenergy.support import emulated_mark
+from pytest_gpuenergy.support import emulated_mark, plain
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.fleet import Fleet, ProbedGpu, ProbedHost
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``hosts``."""
     parser = add_command(
         subparsers,
         "hosts",
         run,
-        summary="List the GPUs of a fleet's hosts, and whether each can measure and be capped",
+        summary=summary,
         description="Without an argument, of this host. Changes nothing. Also prints the --tx "
         "specifications by which pytest-xdist uses these GPUs without --gpuenergy-fleet. The exit "
         "code is 1 if no GPU can measure.",
@@ -68,7 +68,6 @@ def _add_fleets(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Print the hosts and their GPUs; 0 if a GPU can measure."""
     from pytest_gpuenergy.fleet import ask_hosts, assign_slots, tx_spec
-    from pytest_gpuenergy.support import plain
 
     fleet = _fleet(arguments)
     project = str(Path.cwd())

@@ -91,11 +91,7 @@ def add_records(parser: ArgumentParser) -> None:
 
 
 def chosen_files(arguments: Namespace) -> list[RecordFile]:
-    """Return the record files that ``--records``, ``--tuner`` and the cases name.
-
-    Raises:
-        InputError: there are none, or a file is damaged.
-    """
+    """Return the record files that ``--records``, ``--tuner`` and the cases name."""
     from pytest_gpuenergy.tuners import FORMS, load_records
     from pytest_gpuenergy.tuning import record_paths
 
@@ -129,9 +125,6 @@ def choose_cases(
     A workload without records of its own gets those of its shape, under its name. Of workloads that
     are named together, by a network or ``all``, some may have no records. The id of a kernel
     chooses that kernel alone.
-
-    Raises:
-        InputError: there are no records for a workload that is named, or for none of a network.
     """
     from pytest_gpuenergy.workloads import (
         ALL,
@@ -152,11 +145,11 @@ def choose_cases(
     for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
         for word in dict.fromkeys(words):
             if option == "case" and word != ALL:
-                named = _of_word(files, word, variants or {})
+                named = _files_by_word(files, word, variants or {})
             else:
                 group = network("cases" if option == "case" else word, Path.cwd())
                 group = in_variants(group, variants or {})
-                named = [file for one in group for file in _of_workload(files, one.name)]
+                named = [file for one in group for file in _files_by_workload(files, one.name)]
             if not named:
                 raise _none(files, word, variants or {})
             for file in named:
@@ -167,7 +160,7 @@ def choose_cases(
     ]
 
 
-def _of_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
+def _files_by_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
     from pytest_gpuenergy.workloads import in_variants, known_workload, numbered_case
 
@@ -175,16 +168,16 @@ def _of_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list
         by_name = {file.workload.name: file.workload for file in files}
         known = known_workload(word, Path.cwd()) or by_name.get(word)
         group = in_variants([known], variants) if known is not None else ()
-        return [file for one in group for file in _of_workload(files, one.name)]
-    if matches := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
+        return [file for one in group for file in _files_by_workload(files, one.name)]
+    if matches := _files_by_workload(files, word) or _files_by_workload(files, numbered_case(word)):
         return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
     if rank is None:
         return []
-    return [replace(file, records=(file.record(rank),)) for file in _of_workload(files, name)]
+    return [replace(file, records=(file.record(rank),)) for file in _files_by_workload(files, name)]
 
 
-def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
+def _files_by_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
     from pytest_gpuenergy.workloads import known_workload
 
@@ -234,11 +227,7 @@ def parse_rank(text: str) -> int | None:
 
 
 def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
-    """Return the only file for the workload ``case``.
-
-    Raises:
-        InputError: there are several files.
-    """
+    """Return the only file for the workload ``case``."""
     if len(files) > 1:
         tuned = ", ".join(f"by {file.tuner} for {file.gpu}" for file in files)
         raise InputError(
@@ -269,13 +258,7 @@ def add_product_options(parser: ArgumentParser) -> None:
 def product_kernels(
     sizes: str, contender: str | None, device: Device, records: Path | None
 ) -> list[RankedKernel]:
-    """Make a contender's kernel for each matrix product.
-
-    Args:
-        sizes: the sizes of the products, see `workloads.gemm_sizes`.
-        contender: name of the contender that makes the kernels; None for `USUAL_CONTENDER`.
-        device: the device that the kernels are for.
-        records: folder of record files; None for that of the project.
+    """Make a contender's kernel for each matrix product; by default, that of `USUAL_CONTENDER`.
 
     Raises:
         InputError: the sizes are not understood, or the contender is not one of CUDA text.

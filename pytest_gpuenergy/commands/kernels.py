@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    count,
     print_json,
     print_table,
     tell,
@@ -24,20 +25,20 @@ from pytest_gpuenergy.commands.kernel_records import (
     parse_rank,
     product_kernels,
 )
-from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.support import InputError, is_folder
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.kernels import RankedKernel
     from pytest_gpuenergy.tuners import LoggedSearch, Sampled
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``kernels`` with ``list``, ``show``, ``export`` and ``sample``."""
     parser = add_command(
         subparsers,
         "kernels",
         None,
-        summary="List, show or export tuned kernels, or sample the log of a search",
+        summary=summary,
         description="Kernels come from record files: those in this project's bench/records, or "
         "those that --records names. Showing and exporting kernels of TVM needs TVM.",
         example="""
@@ -295,7 +296,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
         help="Log, folder of a MetaSchedule database, or folder of logs",
     )
     parser.add_argument(
-        "--keep", metavar="N", type=_positive, default=25, help="Trials to choose (default: 25)"
+        "--keep", metavar="N", type=count, default=25, help="Trials to choose (default: 25)"
     )
     parser.add_argument(
         "--shape",
@@ -320,7 +321,6 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
 
 def _sample(arguments: Namespace) -> int:
     """Choose trials, write and print them; 1 if some of several logs cannot be used."""
-    from pytest_gpuenergy.support import is_folder
     from pytest_gpuenergy.tuners import is_database, logs_in, plain_name
 
     log: Path = arguments.log
@@ -406,9 +406,3 @@ def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> No
         print(f"fewer than the {keep} requested: no other schedules ran")
     if search.flops is None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
-
-
-def _positive(word: str) -> int:
-    if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
-        raise ArgumentTypeError(f"{word!r} is not a positive integer")
-    return int(word)

@@ -18,6 +18,7 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     KEY_VARIABLE,
     URL_VARIABLE,
@@ -25,7 +26,16 @@ from pytest_gpuenergy.search import (
     Prices,
     SearchParameters,
 )
-from pytest_gpuenergy.support import InputError, emulated_mark
+from pytest_gpuenergy.support import (
+    InputError,
+    dump,
+    emulated_mark,
+    interrupt_once,
+    is_folder,
+    plain,
+    watched,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.search import KernelSpec, SearchState
@@ -33,13 +43,13 @@ if TYPE_CHECKING:
 _BUILDS = 50
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``optimize``."""
     parser = add_command(
         subparsers,
         "optimize",
         run,
-        summary="Improve kernels by moves on their source, each verified before it is timed",
+        summary=summary,
         description="Each variant is verified on all sizes of its kernel spec with inputs that it "
         "cannot know, timed, and verified again. The best one is measured alternately with the "
         "baseline, and kept only if it is certainly better. Results are written to disk "
@@ -138,13 +148,11 @@ def run(arguments: Namespace) -> int:
 
 def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
     from pytest_gpuenergy.engine import Settings, claim_gpus
-    from pytest_gpuenergy.record import Metric
     from pytest_gpuenergy.search import (
         KernelSearchSettings,
         connect,
         optimize_kernels,
     )
-    from pytest_gpuenergy.support import interrupt_once, is_folder, watched
 
     searched: list[tuple[KernelSpec, SearchState]] = []
     with ExitStack() as stack:
@@ -192,7 +200,6 @@ def _run_worker(arguments: Namespace) -> int:
     from pytest_gpuenergy.engine import Settings, claim, gpu_names
     from pytest_gpuenergy.opening import open_device
     from pytest_gpuenergy.search import SearchBench, read_control, read_spec
-    from pytest_gpuenergy.support import dump, plain, write_atomically
     from pytest_gpuenergy.tuning import writing
 
     control = read_control(arguments.worker)
@@ -222,7 +229,6 @@ def _run_worker(arguments: Namespace) -> int:
 
 def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
     from pytest_gpuenergy.search import summarize, summary_lines, write_summary
-    from pytest_gpuenergy.support import plain
 
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])

@@ -20,13 +20,13 @@ _LOCK_WAIT_S = 2.0
 _DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``powercap`` with ``show``, ``set`` and ``restore``."""
     parser = add_command(
         subparsers,
         "powercap",
         None,
-        summary="Show, set or restore the power limit of a GPU, and its clocks",
+        summary=summary,
         description="Setting a limit or a clock needs root, zeusd or a sudo rule; gpuenergy doctor "
         "reports which is available. Neither CUDA nor CuPy is needed.",
         example="""

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_schedule_options,
-    batching_of,
+    chosen_batching,
     count,
+    number,
     print_json,
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import plain
 
 _SEEDS = 1 << 63
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``profile``."""
     parser = add_command(
         subparsers,
         "profile",
         run,
-        summary="Profile a language model's inference, and extract its kernels",
+        summary=summary,
         description="Generates tokens once to warm up and once, or --runs times, under PyTorch's "
         "profiler, and does what gpuenergy extract does with the trace. On a real GPU, the card's "
         "power samples are put on the time axis of the trace. bloom-560m and vicuna-7b have their "
@@ -76,7 +78,10 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         help="Implementation of the attention (default: auto, which transformers chooses)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=_seed, help="Of tokens and random weights (default: 0)"
+        "--seed",
+        metavar="N",
+        type=number(int, 0, _SEEDS - 1),
+        help="Of tokens and random weights (default: 0)",
     )
     parser.add_argument(
         "--gpu-device",
@@ -115,7 +120,6 @@ def run(arguments: Namespace) -> int:
         read_schedule,
         terminal,
     )
-    from pytest_gpuenergy.support import plain
 
     options = ProfileOptions(
         arguments.model,
@@ -131,7 +135,7 @@ def run(arguments: Namespace) -> int:
         batch=arguments.batch,
         export=arguments.export,
     )
-    batching = batching_of(arguments)
+    batching = chosen_batching(arguments)
     if arguments.schedule is not None:
         schedule = read_schedule(arguments.schedule, batching)
         documents = []
@@ -177,13 +181,3 @@ def run(arguments: Namespace) -> int:
         )
     print_lines(lines)
     return code
-
-
-def _seed(text: str) -> int:
-    try:
-        found = int(text)
-    except ValueError:
-        found = _SEEDS
-    if not 0 <= found < _SEEDS:
-        raise ArgumentTypeError(f"{text!r} is not a number from 0 to 2^63 - 1")
-    return found

@@ -10,21 +10,22 @@ from pytest_gpuenergy.commands.command_line import (
     add_clock_options,
     add_command,
     add_schedule_options,
-    batching_of,
+    chosen_batching,
     count,
     print_json,
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import InputError, plain
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``replay``."""
     parser = add_command(
         subparsers,
         "replay",
         run,
-        summary="Replay a profiled model's calls alone, and account for its energy",
+        summary=summary,
         description="Makes each unique call of an operator again, alone and as a CUDA graph, with "
         "the arguments that it had in the model; measures its time and energy; measures the "
         "prefill and a decode step as wholes; and shows how far the sum accounts for them. Needs a "
@@ -128,7 +129,6 @@ def run(arguments: Namespace) -> int:
         serving_path,
     )
     from pytest_gpuenergy.report import write_view
-    from pytest_gpuenergy.support import InputError, plain
 
     if arguments.schema is not None:
         write_view(arguments.schema, schema_document())
@@ -140,7 +140,7 @@ def run(arguments: Namespace) -> int:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
-    batching = batching_of(arguments)
+    batching = chosen_batching(arguments)
     options = ReplayOptions(
         arguments.folder,
         device=arguments.gpu_device,

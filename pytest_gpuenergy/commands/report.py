@@ -15,7 +15,13 @@ from pytest_gpuenergy.commands.command_line import (
     write_text,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
-from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs, runs_of_project
+from pytest_gpuenergy.commands.runs import (
+    check_outputs,
+    find_runs,
+    load_runs,
+    runs_of_project,
+    select,
+)
 from pytest_gpuenergy.support import InputError, emulated_mark, wrapped
 
 if TYPE_CHECKING:
@@ -46,13 +52,13 @@ _ONLY_RUNS = (
 """Options that need measurements."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``report``."""
     parser = add_command(
         subparsers,
         "report",
         run,
-        summary="Merge runs and write them as a page, tables or other tools' formats",
+        summary=summary,
         description="Runs on the same GPU are merged; if an item was measured twice, the later "
         "measurement counts. Without an output, the summary is printed. Of searches of gpuenergy "
         "optimize, the page shows the graphs.",
@@ -133,7 +139,6 @@ def run(arguments: Namespace) -> int:
     """Merge the runs, and write or print their views."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.commands.runs import select
     from pytest_gpuenergy.report import check_gains, check_sort, mean_of_runs, merge
 
     for name in ("baseline", "trend"):
@@ -182,11 +187,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _refuse_useless(report: Report, arguments: Namespace) -> None:
-    """Refuse what would make empty views.
-
-    Raises:
-        InputError: nothing was measured, or there are no figures for a view that has only figures.
-    """
+    """Refuse what would make empty views."""
     measurements = report.measurements
     if not measurements:
         raise InputError(
@@ -212,13 +213,7 @@ def _write_views(
     searches: Sequence[SearchRecord],
     arguments: Namespace,
 ) -> None:
-    """Write each view whose option is given.
-
-    Args:
-        report: the report that the views show.
-        runs: the runs from which the report is made.
-        searches: the searches that the page shows too.
-        arguments: the command's arguments.
+    """Write each view of a report, its runs and searches, whose option is given.
 
     Raises:
         ReportError: a view cannot be written.
@@ -335,11 +330,6 @@ def _show_searches_alone(
     searches: Sequence[SearchRecord], arguments: Namespace, first: Path
 ) -> None:
     """Write the page of searches without a run, or print what they have gained.
-
-    Args:
-        searches: at least one search.
-        arguments: the command's arguments.
-        first: a folder of searches that was named, for the message.
 
     Raises:
         InputError: an option is given that needs a run.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.record import split_mode
 from pytest_gpuenergy.support import InputError, ReportError, matching
 
 if TYPE_CHECKING:
@@ -18,11 +19,7 @@ _MAX_NAMES = 12
 
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
-    """Return the paths of runs that are given by path or id, or this project's latest run.
-
-    Raises:
-        InputError: there is no latest run.
-    """
+    """Return the paths of runs that are given by path or id, or this project's latest run."""
     from pytest_gpuenergy.report import HOME, find_run, latest_run
 
     if runs:
@@ -38,12 +35,7 @@ def find_runs(runs: Sequence[str]) -> list[Path]:
 def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
     """Read runs and the outputs of older tools; tell how many of these outputs lack figures.
 
-    Args:
-        paths: the paths that `find_runs` returns.
-        gpu: the name of the GPU of older tools' outputs; None if it is unknown.
-
-    Raises:
-        InputError: a run cannot be read, or names a GPU other than ``gpu``.
+    ``gpu`` names the GPU of older tools' outputs; a run of another one is refused.
     """
     from pytest_gpuenergy.report import is_legacy, load_legacy, load_report
 
@@ -62,11 +54,7 @@ def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
 
 
 def runs_of_project(root: Path) -> list[Report]:
-    """Read the runs of the project in ``root``; tell which cannot be read and are left out.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Read the runs of the project in ``root``; tell which cannot be read and are left out."""
     from pytest_gpuenergy.report import HOME, is_run, load_report
 
     reports = []
@@ -88,11 +76,8 @@ def check_outputs(
 ) -> None:
     """Check that no output would overwrite another one, or the runs it is made from.
 
-    Args:
-        outputs: paths of files by the names of their options.
-        runs: the runs as on the command line; None is skipped.
-        folders: paths of folders by the names of their options.
-        outdirs: folders of searches that are read too.
+    ``outputs`` and ``folders`` are paths by the names of their options; searches in ``outdirs`` are
+    read too.
 
     Raises:
         InputError: an output would overwrite something.
@@ -128,17 +113,12 @@ def select(
 ) -> tuple[Measurement, ...]:
     """Return the measurements that ``--case`` and ``--network`` name; all if neither is given.
 
-    Args:
-        measurements: the measurements to choose from, whose order is kept.
-        cases: ids, names of workloads, ``5`` for ``case5``, or ``all`` for the seven cases.
-        networks: names of networks, see `workloads.network`.
-        root: the project's folder.
-        in_all_modes: whether a name also stands for that workload in other modes and layouts.
+    A case is an id, a workload's name, ``5`` for ``case5``, or ``all`` for the seven cases. With
+    ``in_all_modes``, a name also stands for that workload in other modes and layouts.
 
     Raises:
         InputError: a word names none of them.
     """
-    from pytest_gpuenergy.record import split_mode
     from pytest_gpuenergy.report import is_named
     from pytest_gpuenergy.workloads import (
         ALL,
@@ -175,11 +155,7 @@ def select(
 
 
 def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bool]) -> set[int]:
-    """Return the indices of the measurements that ``word`` chooses.
-
-    Raises:
-        InputError: it chooses none.
-    """
+    """Return the indices of the measurements that ``word`` chooses; there must be one."""
     found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
     if not found:
         names = [*dict.fromkeys(m.workload.name for m in measurements)]

@@ -23,18 +23,19 @@ from pytest_gpuenergy.commands.tune_options import (
     chosen_workloads,
     grouped,
 )
+from pytest_gpuenergy.support import interrupt_once
 
 if TYPE_CHECKING:
     from pytest_gpuenergy.tuning import TuneResult, TuningGpus
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``tune``."""
     parser = add_command(
         subparsers,
         "tune",
         run,
-        summary="Search for fast or energy-efficient kernels and write record files",
+        summary=summary,
         description="Workloads are tuned one after the other, and of equal shapes only the first. "
         "Trials are written to disk immediately, so an interrupted search can be continued with "
         "--resume. What is complete is left as it is, and said to be.",
@@ -61,7 +62,6 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.support import interrupt_once
     from pytest_gpuenergy.tuners import Spaces
     from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
 
@@ -95,7 +95,7 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
 
 
 def _claim(stack: ExitStack, arguments: Namespace) -> TuningGpus:
-    """Claim the GPUs that the options name, of this host or of a fleet, until the stack is closed.
+    """Claim the GPUs that the options name, of this host or a fleet, until the stack is closed.
 
     Raises:
         InputError: there are none, or they are of several models.

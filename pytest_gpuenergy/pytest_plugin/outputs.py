@@ -253,9 +253,7 @@ class SetpointPlugin:
     def problems(self, collected: int) -> list[str]:
         """Return a sentence if caps or clocks that the options name could not be set for any item.
 
-        Args:
-            collected: number of items in the run. If some did not run, a cap might have been set
-                for them, so nothing is reported.
+        There is none if some of the ``collected`` items did not run: theirs might have been set.
         """
         if len(self._finished) < collected:
             return []
@@ -330,10 +328,7 @@ def write_outputs(
 ) -> list[str]:
     """Write the views to the run folder and the requested paths; return the problems.
 
-    Args:
-        session: the session with the measurements and the options.
-        gate: the gate, which has the baseline and the verdicts for the HTML page.
-        searches_of: returns what the page shows of searches for the kernels of a report.
+    ``searches_of`` returns what the page shows of searches for the kernels of a report.
     """
     try:
         report = session.outcome
@@ -352,7 +347,7 @@ def write_outputs(
         # Imported late: it takes a tenth of the time until a run without a page begins.
         from pytest_gpuenergy.report import write_html
 
-        baseline = gate.baseline_for(report.run)
+        baseline = gate.shown_baseline(report.run)
         comparison = None if baseline is None else gate.compare(report)
         verdicts = None if comparison is None else verdict_values(comparison)
         searches: Sequence[Mapping[str, Any]] = ()

@@ -13,6 +13,7 @@ from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
 from pytest_gpuenergy.pytest_plugin.benches.searches import graphs
+from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
 from pytest_gpuenergy.pytest_plugin.declared_options import (
     DEVICE_FIXTURE,
     FIGURES,
@@ -46,7 +47,7 @@ from pytest_gpuenergy.pytest_plugin.outputs import (
     summary_lines,
     write_outputs,
 )
-from pytest_gpuenergy.pytest_plugin.selection import interleave, name_items, place_of
+from pytest_gpuenergy.pytest_plugin.selection import interleave, item_place, name_items
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.report import latest_run
 from pytest_gpuenergy.support import (
@@ -130,8 +131,6 @@ class RunPlugin:
         if config.get_verbosity() >= 0:
             plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
         if plugins.has_plugin("benchmark"):
-            from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
-
             plugins.register(BenchmarkBridge(config), BRIDGE)
 
     def parametrize_setpoints(self, metafunc: pytest.Metafunc) -> None:
@@ -203,7 +202,7 @@ class RunPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
-            items[:] = interleave(items, place_of)
+            items[:] = interleave(items, item_place)
         ours = sum(DEVICE_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
         self.session.items = max(1, ours)
 

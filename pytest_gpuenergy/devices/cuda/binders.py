@@ -60,13 +60,7 @@ def bind(
     """Return one function for each set of buffers, which launches the job's kernel once on it.
 
     The functions of a CUDA kernel share its device variables, which start with their initial
-    values.
-
-    Args:
-        cupy: the module `cupy`.
-        job: the job.
-        binary: the compiled kernel; None for kinds that are not compiled ahead.
-        sets: the bytes of tensors and workspaces by name, as CuPy arrays.
+    values. ``binary`` is None for kinds of kernels that are not compiled ahead.
 
     Raises:
         KernelFault: the kernel cannot be loaded. The functions may raise this as well.
@@ -146,10 +140,7 @@ def packed_struct(
 ) -> np.void:
     """Return a struct as a kernel argument, which CuPy passes by value.
 
-    Args:
-        members: the members, each a name or a tuple of such.
-        scalars: the scalars, by name.
-        payloads: the arrays of CuPy whose addresses the other members are, by name.
+    Its members are scalars, structs, and addresses of the arrays in ``payloads``.
     """
     layout = StructLayout.of(members, scalars)
     room = bytearray(layout.nbytes)
@@ -301,11 +292,7 @@ _OFFERS: Mapping[str, Callable[[LibraryCall, IoContract], tuple[LibraryCall, ...
 
 
 def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
-    """Return the algorithms that a library offers for a call, see `Device.offered`.
-
-    Raises:
-        KernelFault: the library cannot make the call here, or offers no choice.
-    """
+    """Return the algorithms that a library offers for a call, see `Device.offered`."""
     if (offers := _OFFERS.get(call.entry)) is None:
         raise KernelFault("constraints", f"{call.label} has no choices.")
     cupy.cuda.Device().use()  # creates the context through which the library queries the GPU
@@ -385,11 +372,7 @@ _TEXT = ctypes.c_char_p
 
 
 class LoadedProgram:
-    """A loaded host program; a call launches it on CuPy's current stream.
-
-    Raises:
-        KernelFault: the program cannot be loaded, or refuses the tensors and numbers.
-    """
+    """A loaded host program; a call launches it on CuPy's current stream."""
 
     def __init__(
         self, cupy: Any, path: Path, tensors: Sequence[Any], numbers: Sequence[int]

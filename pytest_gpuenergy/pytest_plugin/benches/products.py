@@ -101,10 +101,8 @@ class ContenderKernels:
     def kernel(self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel:
         """Return a contender's kernel for a workload.
 
-        Raises:
-            UnavailableError: it has none here.
-            GpuEnergyError: it fails; unless the input is wrong, it will be asked again next time,
-                since its candidates may have failed under one power cap only.
+        An error is raised again when the kernel is asked for again, except for a `GpuEnergyError`
+        other than a wrong input: the candidates may have failed under one power cap only.
         """
         from pytest_gpuenergy.tuners import CONTENDERS
 
@@ -130,9 +128,9 @@ class ContenderKernels:
 
         run: RunPlugin | None = item.config.pluginmanager.get_plugin(RUN)
         assert run is not None  # it has the GPU
-        own = _contender_of(item)
+        own = _item_contender(item)
         after = item.session.items[item.session.items.index(item) + 1 :]
-        others = (found for later in after if (found := _contender_of(later)) not in (own, None))
+        others = (found for later in after if (found := _item_contender(later)) not in (own, None))
         following = next(others, None)
         if following is None or run.session.link is not None:  # workers share the items
             return
@@ -181,7 +179,7 @@ _KERNELS = pytest.StashKey[ContenderKernels]()
 """The kernels that have begun when items have been collected."""
 
 
-def _contender_of(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
+def _item_contender(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
     """Return the contender and the workload of an item; None if it has none."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     workload = params.get("gemm_workload") or params.get("bench_workload")
@@ -328,7 +326,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Choose and compile the first item's kernel ahead of time, if that does not use the GPU."""
     config = session.config
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
-    first = _contender_of(session.items[0]) if session.items else None
+    first = _item_contender(session.items[0]) if session.items else None
     if run is None or run.session.link is not None or first is None or not runs_items(config):
         return
     from pytest_gpuenergy.tuners import ContenderSetup, KernelStore

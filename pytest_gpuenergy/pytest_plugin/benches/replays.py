@@ -144,11 +144,7 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
 
 
 def profiles(config: pytest.Config) -> list[BenchProfile]:
-    """Return the profiles of ``--model``, or all bundled ones.
-
-    Raises:
-        InputError: a profile is missing or damaged, or has no such step.
-    """
+    """Return the profiles of ``--model``, or all bundled ones."""
     from pytest_gpuenergy.replay import rank_folders, read_calls, read_profile
 
     text = str(config.getoption("--decode-step"))

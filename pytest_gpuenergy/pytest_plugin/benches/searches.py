@@ -92,11 +92,7 @@ def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
 
 
 def variants(config: pytest.Config) -> list[Variant]:
-    """Return the baseline of each shipped spec, and the best variant of those that were searched.
-
-    Raises:
-        InputError: a spec or the folder of ``--search-out`` cannot be used.
-    """
+    """Return the baseline of each shipped spec, and the best variant of each that was searched."""
     from pytest_gpuenergy.search import read_control, read_spec, spec_paths
 
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS

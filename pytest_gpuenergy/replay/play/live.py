@@ -36,7 +36,8 @@ from pytest_gpuenergy.replay.account.account import (
 from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
-from pytest_gpuenergy.replay.play.changes import ResultReads, changes_of, fusible_modules
+from pytest_gpuenergy.replay.play.call_windows import CallWindow, choose_windows
+from pytest_gpuenergy.replay.play.changes import ResultReads, call_changes, fusible_modules
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
     PlannedChange,
@@ -45,7 +46,6 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayPlan,
     ReplayWorkloads,
 )
-from pytest_gpuenergy.replay.play.windows import Window, windows_of
 from pytest_gpuenergy.replay.profile.capture import (
     CallRecorder,
     ChainRecorder,
@@ -145,12 +145,7 @@ class Captured:
     of_graph: bool = False
 
     def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
-        """Return whether the model now makes another call in the place of this one.
-
-        Args:
-            call: The call.
-            turns: The numbers of the calls that stand for it.
-        """
+        """Return whether the model now makes another call in the place of this one."""
         key = _form_key(call)
         keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
         return keys != [key] * len(turns) or key not in self.reuse
@@ -213,13 +208,12 @@ def call_turns(
 ) -> CallTurns:
     """Return the turns that replay a call.
 
-    Args:
-        own: The kept calls or chains, one for each set of parameters.
-        reuse: The reuse of the tensors that the call takes, and then of those that it returns.
-        cache: ``model`` uses the parameters of each layer in turn, and as many copies of each other
-            tensor as it takes to have the reuse distance of the model; ``hot`` uses one set of
-            tensors; ``cold`` uses so many copies that none stays in the cache.
-        limit_bytes: The reuse distance at which a tensor has left the cache.
+    ``own`` has a call or chain for each set of parameters, and ``reuse`` belongs to the tensors
+    that the call takes, and then to those that it returns. With a ``model`` cache, the parameters
+    of each layer take turns, and there are as many copies of each other tensor as it takes to have
+    the reuse distance of the model; a ``hot`` one has one set of tensors; a ``cold`` one so many
+    copies that none stays in the cache, which a tensor has left at a reuse distance of
+    ``limit_bytes``.
     """
     first = own[0]
     if cache == "hot":
@@ -362,10 +356,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 turns, durations_us, missing, in_graph = _turns(
                     in_order, program, inputs, max(steps), device, cache, ranks
                 )
-                windows: list[tuple[Window, CallTurns, float]] = []
+                windows: list[tuple[CallWindow, CallTurns, float]] = []
                 if ranks.count == 1 and in_graph.of_graph == profile.graph_differs:
                     replayed = {call.id: call for call in chosen if call.id in turns}
-                    found = windows_of(in_graph.ids(calls), in_graph.layers, replayed, steps)
+                    found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
                     try:
                         windows = _window_turns(
                             found, replayed, program, inputs, max(steps), device, cache, in_graph
@@ -418,7 +412,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     if call.id not in turns:
                         continue
                     own = [one for one in turns[call.id].calls if isinstance(one, LiveCall)]
-                    for found in changes_of(call, own, reads[0 if call.turns else 1]):
+                    for found in call_changes(call, own, reads[0 if call.turns else 1]):
                         change = CallChange(
                             f"{call.operator}: {found.words}",
                             *(call.id, f"{call.id}-{found.name}"),
@@ -578,7 +572,7 @@ def _turns(
 
 
 def _window_turns(
-    windows: Sequence[Window],
+    windows: Sequence[CallWindow],
     calls: Mapping[str, UniqueCall],
     program: TorchProgram,
     inputs: Any,
@@ -586,7 +580,7 @@ def _window_turns(
     device: str,
     cache: Cache,
     captured: Captured,
-) -> list[tuple[Window, CallTurns, float]]:
+) -> list[tuple[CallWindow, CallTurns, float]]:
     """Return the windows that launch the same kernels as their calls, with turns and GPU time.
 
     The turns have the parameters of each layer; other tensors are copies of those of one layer.
@@ -601,7 +595,7 @@ def _window_turns(
     recorder = ChainRecorder(program.modules, numbers, middles)
     with told_of_capture(captured.of_graph), recorder:
         program.run(inputs, last_step + 1)
-    found: list[tuple[Window, CallTurns]] = []
+    found: list[tuple[CallWindow, CallTurns]] = []
     for window, first, middle in zip(windows, firsts, middles, strict=True):
         model = recorder.chains.get(middle)
         if model is None or not model.is_plain:
@@ -704,9 +698,8 @@ def launched_by(
 ) -> list[tuple[list[TraceLaunch], float]]:
     """Call each function some times under the profiler, as the model was profiled.
 
-    Returns:
-        For each function, what a call launches, and the mean GPU time of its calls, as the trace
-        of the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
+    For each, this returns what a call launches, and the mean GPU time of its calls, as the trace of
+    the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
     """
     for function in functions:
         function()

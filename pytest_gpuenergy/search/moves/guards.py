@@ -12,8 +12,8 @@ from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
-    bytes_of,
-    dims_of,
+    array_bytes,
+    array_dims,
     shared_bytes,
 )
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
@@ -69,7 +69,7 @@ def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
             continue
-        dims, size, last = dims_of(kernel, array), bytes_of(kernel, array), array.dims[-1]
+        dims, size, last = array_dims(kernel, array), array_bytes(kernel, array), array.dims[-1]
         if dims is None or size is None or used is None or last is None:
             continue
         if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):

@@ -47,11 +47,7 @@ class ModuleError(ValueError):
 
 
 def findings(source: str) -> frozenset[str]:
-    """Return what a module contains that no variant may add, each in a few words.
-
-    Raises:
-        ModuleError: it cannot be parsed.
-    """
+    """Return what a module contains that no variant may add, each in a few words."""
     try:
         module = ast.parse(source)
     except NOT_PYTHON as error:
