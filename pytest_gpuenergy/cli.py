@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
-from pytest_gpuenergy import __version__
+from pytest_gpuenergy import __version__, commands, control
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -113,14 +113,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _restore_after_dead_runs() -> None:
     """Restore the power limits of killed processes."""
-    from pytest_gpuenergy.control import dead_run_uuids
-
-    if dead_run_uuids():
-        from pytest_gpuenergy.commands import tell
-        from pytest_gpuenergy.control import restore_dead_runs
-
-        for sentence in restore_dead_runs():
-            tell(sentence)
+    if control.dead_run_uuids():
+        for sentence in control.restore_dead_runs():
+            commands.tell(sentence)
 
 
 def build_parser(command: str = "") -> ArgumentParser:

@@ -71,7 +71,8 @@ class Source:
     """What the text of a module says.
 
     Attributes:
-        imports: the modules of ours, and the names from them, that it imports, also in functions.
+        imports: the modules of ours, and the names from them, that it imports, also in functions,
+            or that it takes from a room that it imports as a whole.
         declared: the modules that it imports names from at its top, by name.
         names: the names that it assigns, defines or imports at its top.
         looks: the lines with a call that asks for the kind of a file.
@@ -93,6 +94,19 @@ def source(path: Path) -> Source:
             found.imports += [(node.module or "", alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             found.imports += [(alias.name, "") for alias in node.names]
+    whole = {
+        alias.asname or alias.name: f"{PACKAGE.name}.{alias.name}"
+        for node in module.body
+        if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name
+        for alias in node.names
+        if alias.name in ROOMS
+    }
+    found.imports += [
+        (whole[node.value.id], node.attr)
+        for node in (ast.walk(module) if whole else ())
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id in whole and node.attr != "__file__"
+    ]
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.names.add(node.name)

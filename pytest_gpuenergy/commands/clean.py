@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pytest_gpuenergy import kernels, report as reports
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, count
 from pytest_gpuenergy.support import (
     CACHE_ENTRY,
@@ -81,15 +82,13 @@ class FoundFiles:
 
 def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
     """Return the runs of a project, except the last ``keep`` of them."""
-    from pytest_gpuenergy.report import HOME, IGNORE_SIGN
-
-    home = root / HOME
+    home = root / reports.HOME
     found = FoundFiles()
     if not is_link(home) and not is_there(home):
         return found
     sign, runs, pointer = home / ".gitignore", home / "runs", home / "latest"
     marked = not is_link(home) and _is_file(sign)
-    if not (marked and sign.read_text(errors="replace").startswith(IGNORE_SIGN)):
+    if not (marked and sign.read_text(errors="replace").startswith(reports.IGNORE_SIGN)):
         raise InputError(
             f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
             "inspect it and remove it by hand."
@@ -160,16 +159,14 @@ def find_exports(root: Path) -> FoundFiles:
     Raises:
         InputError: the list of a folder's files cannot be used.
     """
-    from pytest_gpuenergy.kernels import SIGN, ExportedFolder
-
     found = FoundFiles()
     for folder in _entries(root):
         if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
             continue  # a folder that we cannot read is no export of ours
-        if (export := ExportedFolder.find(folder)) is not None:
-            ours = {*export.own, *export.folders, folder, folder / SIGN}
+        if (export := kernels.ExportedFolder.find(folder)) is not None:
+            ours = {*export.own, *export.folders, folder, folder / kernels.SIGN}
             inside = FoundFiles.in_tree(folder, ours.__contains__)
-            inside.remove_last(folder / SIGN)
+            inside.remove_last(folder / kernels.SIGN)
             inside.groups.append(folder)
             found.add(inside)
     return found
@@ -186,12 +183,11 @@ def find_cache_files(cache: Path) -> FoundFiles:
 
 
 def _is_of_run(run: Path, path: Path) -> bool:
-    from pytest_gpuenergy.report import RUN_FILES
 
     name = path.relative_to(run).as_posix()
     if _is_folder(path):
         return path == run or name.partition("/")[0] == "csv"
-    return _is_file(path) and RUN_FILES.fullmatch(name) is not None
+    return _is_file(path) and reports.RUN_FILES.fullmatch(name) is not None
 
 
 def _is_cached(folder: Path, path: Path) -> bool:

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from pytest_gpuenergy import replay, report as reports
 from pytest_gpuenergy.support import InputError, aligned, printable, terminal_width
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.replay import Batching
+    pass
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """The type that `argparse.ArgumentParser.add_subparsers` returns."""
@@ -120,12 +121,10 @@ def write_text(text: str, target: str) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    from pytest_gpuenergy.report import write_view
-
     if target == "-":
         print(text, end="")
     else:
-        write_view(Path(target), text)
+        reports.write_view(Path(target), text)
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -200,13 +199,11 @@ def add_schedule_options(parser: ArgumentParser) -> None:
     )
 
 
-def chosen_batching(arguments: Namespace) -> Batching:
+def chosen_batching(arguments: Namespace) -> replay.Batching:
     """Return how requests are batched by the options of `add_schedule_options`."""
-    from pytest_gpuenergy.replay import Batching
-
     names = ("max_batch", "bucket_tokens", "step_ms")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if given and arguments.schedule is None:
         option = f"--{next(iter(given)).replace('_', '-')}"
         raise InputError(f"{option} is for the requests of --schedule FILE: give that too.")
-    return Batching(**given)
+    return replay.Batching(**given)

@@ -6,6 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -73,10 +74,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Compare two runs, and write or print the outcome; 1 if the gate fails."""
-    from pytest_gpuenergy.gate import GateSettings, compare
-    from pytest_gpuenergy.report import load_report
-
-    settings = GateSettings.parse(
+    settings = gate.GateSettings.parse(
         arguments.fail,
         session_sd=arguments.session_sd,
         allow=arguments.allow,
@@ -86,7 +84,7 @@ def run(arguments: Namespace) -> int:
     check_outputs(outputs, [arguments.base, arguments.new])
     (base,) = find_runs([arguments.base])
     (new,) = find_runs([arguments.new] if arguments.new else [])
-    comparison = compare(load_report(base), load_report(new), settings)
+    comparison = gate.compare(reports.load_report(base), reports.load_report(new), settings)
     write_comparison(comparison, arguments)
     return 0 if comparison.passed else 1
 
@@ -97,9 +95,7 @@ def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.gate import annotate, in_github_actions, json_document, markdown, terminal
-
-    write_outcome(arguments, comparison, terminal, json_document, markdown)
-    if in_github_actions():
-        for line in annotate(comparison):
+    write_outcome(arguments, comparison, gate.terminal, gate.json_document, gate.markdown)
+    if gate.in_github_actions():
+        for line in gate.annotate(comparison):
             print(line, file=sys.stderr)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import tuners, tuning, workloads
 from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
@@ -67,9 +68,7 @@ def chosen_variants(arguments: Namespace) -> Variants:
     Raises:
         InputError: one is unknown.
     """
-    from pytest_gpuenergy.workloads import parse_variants
-
-    return parse_variants(
+    return workloads.parse_variants(
         arguments.mode, arguments.layout, bias=arguments.bias, relu=arguments.relu
     )
 
@@ -92,23 +91,20 @@ def add_records(parser: ArgumentParser) -> None:
 
 def chosen_files(arguments: Namespace) -> list[RecordFile]:
     """Return the record files that ``--records``, ``--tuner`` and the cases name."""
-    from pytest_gpuenergy.tuners import FORMS, load_records
-    from pytest_gpuenergy.tuning import record_paths
-
     records = arguments.records or nearest(Path.cwd(), RECORDS)
     if records is None:
         raise InputError(
             f"There is no folder {RECORDS} here or above: name record files with --records."
         )
-    paths = record_paths(records) if is_folder(records) else [records]
+    paths = tuning.record_paths(records) if is_folder(records) else [records]
     if not paths:
         raise InputError(
             f"There are no record files in {records}: make them with gpuenergy tune, "
             "or name others with --records."
         )
-    files = [load_records(path) for path in paths]
+    files = [tuners.load_records(path) for path in paths]
     if arguments.tuner is not None:
-        files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
+        files = [file for file in files if file.tuner == tuners.FORMS[arguments.tuner].tuner]
     return choose_cases(files, arguments.case, arguments.network, chosen_variants(arguments))
 
 
@@ -126,29 +122,25 @@ def choose_cases(
     are named together, by a network or ``all``, some may have no records. The id of a kernel
     chooses that kernel alone.
     """
-    from pytest_gpuenergy.workloads import (
-        ALL,
-        check_named,
-        in_variants,
-        is_in_variants,
-        network,
-        split_words,
-    )
-
     if not cases and not networks:
-        found = [f for f in files if is_in_variants(f.workload.parameters, variants or {})]
+        found = [
+            f for f in files if workloads.is_in_variants(f.workload.parameters, variants or {})
+        ]
         if files and not found:
             raise InputError("There are no records of these modes and layouts: tune some first.")
         return found
-    check_named(cases, networks)
+    workloads.check_named(cases, networks)
     chosen: dict[RecordFile, set[Record]] = {}
-    for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
+    for option, words in (
+        ("case", workloads.split_words(cases)),
+        ("network", workloads.split_words(networks)),
+    ):
         for word in dict.fromkeys(words):
-            if option == "case" and word != ALL:
+            if option == "case" and word != workloads.ALL:
                 named = _files_by_word(files, word, variants or {})
             else:
-                group = network("cases" if option == "case" else word, Path.cwd())
-                group = in_variants(group, variants or {})
+                group = workloads.network("cases" if option == "case" else word, Path.cwd())
+                group = workloads.in_variants(group, variants or {})
                 named = [file for one in group for file in _files_by_workload(files, one.name)]
             if not named:
                 raise _none(files, word, variants or {})
@@ -162,14 +154,14 @@ def choose_cases(
 
 def _files_by_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
-    from pytest_gpuenergy.workloads import in_variants, known_workload, numbered_case
-
     if variants:
         by_name = {file.workload.name: file.workload for file in files}
-        known = known_workload(word, Path.cwd()) or by_name.get(word)
-        group = in_variants([known], variants) if known is not None else ()
+        known = workloads.known_workload(word, Path.cwd()) or by_name.get(word)
+        group = workloads.in_variants([known], variants) if known is not None else ()
         return [file for one in group for file in _files_by_workload(files, one.name)]
-    if matches := _files_by_workload(files, word) or _files_by_workload(files, numbered_case(word)):
+    if matches := _files_by_workload(files, word) or _files_by_workload(
+        files, workloads.numbered_case(word)
+    ):
         return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
     if rank is None:
@@ -179,11 +171,9 @@ def _files_by_word(files: Sequence[RecordFile], word: str, variants: Variants) -
 
 def _files_by_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
     """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
-    from pytest_gpuenergy.workloads import known_workload
-
     if own := [file for file in files if file.workload.name == name]:
         return own
-    workload = known_workload(name, Path.cwd())
+    workload = workloads.known_workload(name, Path.cwd())
     by_gpu: dict[tuple[str, str], RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
@@ -264,12 +254,8 @@ def product_kernels(
         InputError: the sizes are not understood, or the contender is not one of CUDA text.
         UnavailableError: the contender has no kernel for a product.
     """
-    from pytest_gpuenergy.tuners import contender_kernels
-    from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import measured_products, search_options_notice
-
-    products = measured_products(sizes)
-    if notice := search_options_notice(sizes):
+    products = workloads.measured_products(sizes)
+    if notice := workloads.search_options_notice(sizes):
         tell(notice)
-    folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
-    return contender_kernels(products, contender or USUAL_CONTENDER, device, folder)
+    folder = tuning.given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
+    return tuners.contender_kernels(products, contender or USUAL_CONTENDER, device, folder)

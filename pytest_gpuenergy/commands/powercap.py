@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_gpuenergy import control, devices, engine
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.opening import open_gpu, open_recorded
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
 
 if TYPE_CHECKING:
@@ -126,27 +128,17 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control import (
-        cap_table,
-        enforced_setpoint,
-        kept_record,
-        leftover,
-        project_tables,
-        read_limits,
-        resolve_setpoints,
-        supported_clocks,
-    )
 
-    limits = read_limits(gpu)
-    table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-    records = filter(None, (kept_record(gpu.uuid), leftover(gpu.uuid)))
+    limits = control.read_limits(gpu)
+    table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
+    records = filter(None, (control.kept_record(gpu.uuid), control.leftover(gpu.uuid)))
     changes = (record.power_limit_mw for record in records)
     change = next((change for change in changes if change is not None), None)
     try:
-        clocks = supported_clocks(gpu)
+        clocks = control.supported_clocks(gpu)
     except DeviceError:
         clocks = ()
-    enforced = enforced_setpoint(gpu)
+    enforced = control.enforced_setpoint(gpu)
     return {
         "gpu": gpu.name,
         "uuid": gpu.uuid,
@@ -161,7 +153,7 @@ def _state(gpu: Gpu) -> dict[str, Any]:
                 "power_limit_w": setpoint.power_limit_w,
                 "unavailable": setpoint.unavailable,
             }
-            for setpoint in resolve_setpoints("all", table, limits)
+            for setpoint in control.resolve_setpoints("all", table, limits)
         ],
         "restore_to_w": None if change is None else change.prior / 1e3,
         "sm_clocks_mhz": [*clocks],
@@ -170,31 +162,21 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control import (
-        CURRENT,
-        cap_table,
-        project_tables,
-        read_limits,
-        resolve_cap,
-        resolve_clock,
-        supported_clocks,
-    )
-    from pytest_gpuenergy.engine import Station
 
     if arguments.cap is None and arguments.smclock is None:
         raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
     with (
         _open(arguments.gpu_device, writes="set") as gpu,
-        Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
+        engine.Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
     ):
-        cap, clock_mhz = CURRENT, None
+        cap, clock_mhz = control.CURRENT, None
         if arguments.cap is not None:
-            limits = read_limits(gpu)
-            table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-            cap = resolve_cap(arguments.cap, table, limits, context="powercap set")
+            limits = control.read_limits(gpu)
+            table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
+            cap = control.resolve_cap(arguments.cap, table, limits, context="powercap set")
         if arguments.smclock is not None:
-            supported = supported_clocks(gpu)
-            clock_mhz = resolve_clock(arguments.smclock, supported, context="--smclock")
+            supported = control.supported_clocks(gpu)
+            clock_mhz = control.resolve_clock(arguments.smclock, supported, context="--smclock")
         enforced = station.keep(replace(cap, sm_clock_mhz=clock_mhz))
         state = _state(gpu)
     if arguments.json:
@@ -216,14 +198,12 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.opening import open_recorded
 
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
     problems: dict[str, list[str]] = {}
-    waiting = restorable_uuids()
-    for name in recorded_uuids() if spec is None else [spec]:
+    waiting = control.restorable_uuids()
+    for name in control.recorded_uuids() if spec is None else [spec]:
         try:
             with open_recorded(name) if spec is None else _open(name, writes="restore") as gpu:
                 done.append(_restored(gpu))
@@ -246,13 +226,11 @@ def _restore(arguments: Namespace) -> int:
 
 
 def _restored(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control import read_limits, restore_kept, restore_leftover
-    from pytest_gpuenergy.devices import gpu_lock
 
-    with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+    with devices.gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A killed run began at the limit that `set` had written, so the run is undone first.
-        sentences = [restore(gpu) for restore in (restore_leftover, restore_kept)]
-        limit_w = read_limits(gpu).current_w
+        sentences = [restore(gpu) for restore in (control.restore_leftover, control.restore_kept)]
+        limit_w = control.read_limits(gpu).current_w
     nothing = f"{_title(gpu)}: nothing to restore, its settings were not changed by gpuenergy"
     return {
         "gpu": gpu.name,
@@ -265,7 +243,6 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
 
 @contextmanager
 def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
-    from pytest_gpuenergy.opening import open_gpu
 
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -112,16 +113,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 
 def run(arguments: Namespace) -> int:
     """Profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.replay import (
-        ProfileOptions,
-        json_document,
-        profile_model,
-        profile_sizes,
-        read_schedule,
-        terminal,
-    )
-
-    options = ProfileOptions(
+    options = replay.ProfileOptions(
         arguments.model,
         arguments.out,
         device=arguments.gpu_device,
@@ -137,27 +129,27 @@ def run(arguments: Namespace) -> int:
     )
     batching = chosen_batching(arguments)
     if arguments.schedule is not None:
-        schedule = read_schedule(arguments.schedule, batching)
+        schedule = replay.read_schedule(arguments.schedule, batching)
         documents = []
-        for size in profile_sizes(options, schedule.served, tell):
+        for size in replay.profile_sizes(options, schedule.served, tell):
             record = size.record
             tell(
                 f"{record.model}, {record.batch} x {record.prompt_tokens} tokens: "
                 f"{len(size.extraction.launches)} launches"
             )
-            documents.append({**json_document(size.extraction), "profile": plain(record)})
+            documents.append({**replay.json_document(size.extraction), "profile": plain(record)})
         if arguments.json:
             print_json({"sizes": documents, "folder": str(arguments.out)})
         else:
             print_lines([f"{len(documents)} sizes written to {arguments.out}"])
         return 0
-    code, found = profile_model(options, arguments.command_line, tell)
+    code, found = replay.profile_model(options, arguments.command_line, tell)
     if found is None:
         return code
     record, exported = found.record, found.exported
     if arguments.json:
         document = {
-            **json_document(found.extraction),
+            **replay.json_document(found.extraction),
             "profile": plain(record),
             "folder": str(arguments.out),
         }
@@ -169,7 +161,7 @@ def run(arguments: Namespace) -> int:
     lines = [
         f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
         f"{record.weights} weights, {record.dtype}, on {record.device}",
-        *terminal(found.extraction),
+        *replay.terminal(found.extraction),
         *([] if record.power is None else [record.power.sentence]),
         "",
         f"written to {arguments.out}",

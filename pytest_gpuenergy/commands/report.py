@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import gate, report as reports, search
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -139,8 +140,6 @@ def run(arguments: Namespace) -> int:
     """Merge the runs, and write or print their views."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.report import check_gains, check_sort, mean_of_runs, merge
-
     for name in ("baseline", "trend"):
         if getattr(arguments, name) is not None and arguments.html is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
@@ -149,15 +148,13 @@ def run(arguments: Namespace) -> int:
             raise InputError(
                 f"--{name.replace('_', '-')} has raw figures only: give it without --calibrated."
             )
-    sort = check_sort(arguments.sort, "--sort")
+    sort = reports.check_sort(arguments.sort, "--sort")
     files = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
     named, outdirs = _split_searches(arguments.runs)
     check_outputs(files, [*named, arguments.baseline, *(arguments.trend or ())], folders, outdirs)
     if arguments.schema is not None:
-        from pytest_gpuenergy.report import schema_document
-
-        write_text(schema_document(), arguments.schema)
+        write_text(reports.schema_document(), arguments.schema)
     outputs = {**files, **folders, "schema": None}
     written = any(path is not None for path in outputs.values())
     if arguments.schema is not None and not arguments.runs and not written:
@@ -172,12 +169,12 @@ def run(arguments: Namespace) -> int:
             "name the run alone."
         )
     runs = load_runs(find_runs(named), arguments.gpu)
-    report = mean_of_runs(runs) if arguments.mean else merge(runs)
+    report = reports.mean_of_runs(runs) if arguments.mean else reports.merge(runs)
     chosen = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     report = replace(report, measurements=chosen)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
-        check_gains(report)
+        reports.check_gains(report)
     _write_views(report, runs, searches, arguments)
     if arguments.schema is None and not written:
         _print_summary(report, sort, calibrated=arguments.calibrated)
@@ -218,29 +215,28 @@ def _write_views(
     Raises:
         ReportError: a view cannot be written.
     """
-    from pytest_gpuenergy import report as views
 
     def markdown(report: Report) -> str:
-        shown = views.calibrated_report(report) if arguments.calibrated else report
-        return views.markdown(shown, calibrated=arguments.calibrated)
+        shown = reports.calibrated_report(report) if arguments.calibrated else report
+        return reports.markdown(shown, calibrated=arguments.calibrated)
 
     texts: dict[str, Callable[[Report], str]] = {
-        "json": views.json_document,
-        "tidy": views.tidy_csv,
+        "json": reports.json_document,
+        "tidy": reports.tidy_csv,
         "md": markdown,
         "html": lambda report: _page(report, runs, searches, arguments),
-        "bencher": views.bencher_json,
-        "gha": views.github_action_json,
+        "bencher": reports.bencher_json,
+        "gha": reports.github_action_json,
     }
     for name, text in texts.items():
         if (target := getattr(arguments, name)) is not None:
             write_text(text(report), target)
     if arguments.csv is not None:
-        views.write_classic_csv(report, arguments.csv)
+        reports.write_classic_csv(report, arguments.csv)
     if arguments.best_perf is not None:
-        views.write_best_perf(report, arguments.best_perf)
+        reports.write_best_perf(report, arguments.best_perf)
     if arguments.parquet is not None:
-        views.write_parquet(report, arguments.parquet)
+        reports.write_parquet(report, arguments.parquet)
 
 
 def _page(
@@ -250,42 +246,29 @@ def _page(
     arguments: Namespace,
 ) -> str:
     """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
-    from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
-    from pytest_gpuenergy.report import html_page
-    from pytest_gpuenergy.search import search_values
-
     baseline = verdicts = trend = None
     if arguments.baseline is not None:
         (baseline,) = load_runs(find_runs([arguments.baseline]))
-        verdicts = page_verdicts(baseline, report, GateSettings())
+        verdicts = gate.page_verdicts(baseline, report, gate.GateSettings())
     if arguments.trend is not None:
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
         by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
-        trend = trend_values(by_id.values())
-    graphs = [search_values(one) for one in searches]
-    return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
+        trend = gate.trend_values(by_id.values())
+    graphs = [search.search_values(one) for one in searches]
+    return reports.html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
 def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
     """Print the tables of a report by GPU model, and lines about its boards."""
-    from pytest_gpuenergy.report import (
-        best_lines,
-        board_lines,
-        by_model,
-        calibrated_report,
-        calibration_lines,
-        summary,
-    )
-
-    report = calibrated_report(report) if calibrated else report
+    report = reports.calibrated_report(report) if calibrated else report
     emulated = report.run.emulated
     width = stdout_width()
-    for part in by_model(report):
+    for part in reports.by_model(report):
         rows, run = part.measurements, part.run
         heading = f"{run.gpu_name}{emulated_mark(emulated)}, run {run.run_id}"
         print_lines(wrapped(heading, width))
         print_lines(
-            summary(
+            reports.summary(
                 rows,
                 emulated=emulated,
                 width=width,
@@ -294,20 +277,20 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
                 calibrated=calibrated,
             )
         )
-        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
-    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+        print_lines(reports.best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
+    for line in [
+        *reports.board_lines(report),
+        *(reports.calibration_lines(report) if calibrated else ()),
+    ]:
         print_lines(wrapped(line, width, whole_words=True))
 
 
 def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
     """Divide what was named into runs and folders of searches."""
-    from pytest_gpuenergy.report import is_run
-    from pytest_gpuenergy.search import search_folders
-
     runs, searches = list[str](), list[Path]()
     for name in named:
         path = Path(name)
-        if not is_run(path) and search_folders(path):
+        if not reports.is_run(path) and search.search_folders(path):
             searches.append(path)
         else:
             runs.append(name)
@@ -320,10 +303,8 @@ def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
     Raises:
         InputError: a search cannot be read.
     """
-    from pytest_gpuenergy.search import read_searches
-
-    found = [search for path in named for search in read_searches(path)]
-    return list({search.folder.resolve(): search for search in found}.values())
+    found = [record for path in named for record in search.read_searches(path)]
+    return list({record.folder.resolve(): record for record in found}.values())
 
 
 def _show_searches_alone(
@@ -335,9 +316,6 @@ def _show_searches_alone(
         InputError: an option is given that needs a run.
         ReportError: the page cannot be written.
     """
-    from pytest_gpuenergy.report import Report, html_page
-    from pytest_gpuenergy.search import search_values
-
     for name in _ONLY_RUNS:
         if getattr(arguments, name):
             raise InputError(
@@ -349,14 +327,12 @@ def _show_searches_alone(
         _print_searches(searches)
         return
     latest = max(searches, key=lambda one: one.run.started)
-    graphs = [search_values(one) for one in searches]
-    write_text(html_page(Report(latest.run, ()), searches=graphs), arguments.html)
+    graphs = [search.search_values(one) for one in searches]
+    write_text(reports.html_page(reports.Report(latest.run, ()), searches=graphs), arguments.html)
 
 
 def _print_searches(searches: Sequence[SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
-    from pytest_gpuenergy.search import summarize, summary_lines
-
-    summary = summarize((one.spec, one.state) for one in searches)
+    summary = search.summarize((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline
-    print_lines(summary_lines(summary))
+    print_lines(search.summary_lines(summary))

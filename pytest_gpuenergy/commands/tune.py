@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from threading import Event
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import engine, fleet as fleets, tuners, tuning
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -26,7 +27,7 @@ from pytest_gpuenergy.commands.tune_options import (
 from pytest_gpuenergy.support import interrupt_once
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning import TuneResult, TuningGpus
+    from pytest_gpuenergy.tuning import TuneResult
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -62,56 +63,49 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.tuners import Spaces
-    from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
-
     groups = grouped(arguments, wanted)
     results: list[TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         stack.enter_context(interrupt_once(stop := Event()))
-        spaces = stack.enter_context(Spaces())
+        spaces = stack.enter_context(tuners.Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         gpus = _claim(stack, arguments)
         for group in groups:
-            tuner = Tuner(
+            tuner = tuning.Tuner(
                 gpus=gpus,
                 make_space=spaces.of(group.tuner, gpus.devices[0], group.search),
                 folder=arguments.out,
                 settings=group.settings,
                 tell=tell,
-                live=live_stream(),
+                live=tuning.live_stream(),
                 stop=stop,
-                is_kept=is_kept,
+                is_kept=tuning.is_kept,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)
-                keep_outcome(arguments.out, result)
+                tuning.keep_outcome(arguments.out, result)
         complete = sum(len(group.workloads) for group in groups) - len(results)
         if complete and not arguments.json:
             stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
 
 
-def _claim(stack: ExitStack, arguments: Namespace) -> TuningGpus:
+def _claim(stack: ExitStack, arguments: Namespace) -> tuning.TuningGpus:
     """Claim the GPUs that the options name, of this host or a fleet, until the stack is closed.
 
     Raises:
         InputError: there are none, or they are of several models.
         DeviceError: a GPU cannot be claimed, or a host does not answer.
     """
-    from pytest_gpuenergy.engine import Settings, claim_gpus
-    from pytest_gpuenergy.tuning import TuningGpus
-
-    settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
+    settings = engine.Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
     if arguments.fleet is None:
-        gpus = claim_gpus(stack, arguments.gpu_device, settings, tell, "--gpu-device")
-        return TuningGpus.of_this_host(gpus, tell)
-    from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
+        gpus = engine.claim_gpus(stack, arguments.gpu_device, settings, tell, "--gpu-device")
+        return tuning.TuningGpus.of_this_host(gpus, tell)
 
-    fleet = parse_fleet(arguments.fleet, "--fleet")
-    return claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
+    fleet = fleets.parse_fleet(arguments.fleet, "--fleet")
+    return fleets.claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
 
 
 def _report(results: list[TuneResult], *, as_json: bool) -> None:

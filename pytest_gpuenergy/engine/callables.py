@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from msgspec.structs import replace
 
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.devices import (
     Launches,
     Repeater,
@@ -37,7 +38,7 @@ from pytest_gpuenergy.support import KernelFault, ResultError
 from pytest_gpuenergy.workloads import Array
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import GraphRepeater
+    pass
 
 Arguments = tuple[object, ...]
 
@@ -90,13 +91,13 @@ class VerifiedCallable:
 
     def measure(self, harness: Harness, info: WorkloadInfo, subject: Subject) -> Measurement:
         """Measure replays of its CUDA graph; the flag ``host_gaps`` says that it has none."""
-        from pytest_gpuenergy.devices import GraphRepeater
-
         captured = []
 
         @contextmanager
-        def repeater() -> Iterator[GraphRepeater | WatchedRepeater]:
-            replayed = GraphRepeater([lambda: self.function(*self.args)], must_capture=False)
+        def repeater() -> Iterator[devices.GraphRepeater | WatchedRepeater]:
+            replayed = devices.GraphRepeater(
+                [lambda: self.function(*self.args)], must_capture=False
+            )
             captured.append(replayed.captured)
             if not harness.in_real_time:
                 yield replayed

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuenergy
+from pytest_gpuenergy import report as reports
 from pytest_gpuenergy.control import CURRENT, Setpoint, check_setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
@@ -345,7 +346,6 @@ def write_outputs(
     ]
     if options.html_path is not None:
         # Imported late: it takes a tenth of the time until a run without a page begins.
-        from pytest_gpuenergy.report import write_html
 
         baseline = gate.shown_baseline(report.run)
         comparison = None if baseline is None else gate.compare(report)
@@ -355,7 +355,7 @@ def write_outputs(
             searches = searches_of(report)
         except (GpuEnergyError, OSError) as error:
             problems.append(error_message(error))
-        page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
+        page = partial(reports.write_html, baseline=baseline, verdicts=verdicts, searches=searches)
         outputs.append((page, options.html_path))
     for write, path in outputs:
         try:

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_gpuenergy import ab
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
@@ -214,12 +215,11 @@ class RunPlugin:
         card, any_energy = self.session.card, any(map(measures_energy, session.items))
         if any_energy and runs_items(self._config) and card.opened:
             card.device.prepare(())
-        from pytest_gpuenergy.ab import begin_export
 
         folder = self.session.options.export_folder
         if folder is not None and any_energy:
             with contextlib.suppress(GpuEnergyError):  # each item will report it
-                begin_export(folder)
+                ab.begin_export(folder)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""
@@ -312,10 +312,8 @@ class RunPlugin:
             if over:
                 problems += self.gate.review(report)
         if problems and ours.options.export_folder is not None:
-            from pytest_gpuenergy.ab import export_problems
-
             try:  # gpuenergy ab must know what failed the run as a whole
-                export_problems(ours.options.export_folder, problems)
+                ab.export_problems(ours.options.export_folder, problems)
             except GpuEnergyError as error:
                 problems.append(str(error))
 

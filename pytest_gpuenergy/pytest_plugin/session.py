@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from pytest_gpuenergy import emulator
 from pytest_gpuenergy.control import (
     CURRENT,
     UNKNOWN,
@@ -139,9 +140,7 @@ class SessionCard:
         """
         device, options = self.device, self._options
         if device.emulated:
-            from pytest_gpuenergy.emulator import find_compiler
-
-            find_compiler()  # without a compiler, every item would fail the same way
+            emulator.find_compiler()  # without a compiler, every item would fail the same way
         self._station = Station(
             device,
             lock_wait_s=options.lock_wait_s,

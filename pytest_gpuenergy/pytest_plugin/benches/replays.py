@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuenergy import replay
 from pytest_gpuenergy.support import GpuEnergyError, InputError, emulated_mark, is_file, nearest
 
 if TYPE_CHECKING:
@@ -117,11 +118,12 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 @pytest.fixture(scope="session")
 def replay_plans(gpu: Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
-    from pytest_gpuenergy.replay import choose_planner
 
     @cache
     def plan(of: BenchProfile) -> ReplayPlan:
-        return choose_planner(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
+        return replay.choose_planner(gpu, of.folder, "model")(
+            of.profile, of.calls, of.calls, of.steps
+        )
 
     return plan
 
@@ -145,22 +147,20 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
 
 def profiles(config: pytest.Config) -> list[BenchProfile]:
     """Return the profiles of ``--model``, or all bundled ones."""
-    from pytest_gpuenergy.replay import rank_folders, read_calls, read_profile
-
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
     if not 0 < step < 1 << 20:
         raise InputError(f"--decode-step {text!r} is not a number above zero.")
     found = []
     for folder in _folders(config):
-        profile = read_profile(folder)
-        if rank_folders(folder):
+        profile = replay.read_profile(folder)
+        if replay.rank_folders(folder):
             raise InputError(
                 f"{folder} is the profile of a model on {profile.ranks} GPUs, which an item cannot "
                 f"hold: replay it with gpuenergy replay {folder}."
             )
         steps = profile.steps(step)
-        calls = [call for call in read_calls(folder) if call.is_in(steps)]
+        calls = [call for call in replay.read_calls(folder) if call.is_in(steps)]
         found.append(BenchProfile(folder, profile, tuple(calls), steps))
     return found
 
@@ -192,15 +192,14 @@ def _folders(config: pytest.Config) -> list[Path]:
 
 
 def _items(of: BenchProfile) -> list[ReplayItem]:
-    from pytest_gpuenergy.replay import EAGER, GRAPH, LAYERS, model_name, step_key, step_workload
 
-    name = model_name(of.profile)
+    name = replay.model_name(of.profile)
     found = []
     for step in of.steps:
-        words = step_workload(of.profile, step)
-        for level in (GRAPH, EAGER, LAYERS):
-            whole = None if level == LAYERS else step
-            found.append(ReplayItem(of, step_key(step, level), f"{words}-{level}", whole))
+        words = replay.step_workload(of.profile, step)
+        for level in (replay.GRAPH, replay.EAGER, replay.LAYERS):
+            whole = None if level == replay.LAYERS else step
+            found.append(ReplayItem(of, replay.step_key(step, level), f"{words}-{level}", whole))
     return [*found, *(ReplayItem(of, call.id, f"{name}-{call.id}") for call in of.calls)]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuenergy import search
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -75,15 +76,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
     """The variant that the item measures; skips the item if the device cannot run it."""
-    from pytest_gpuenergy.search import kernel_of, workload_of
-
     chosen: Variant = request.param
     sizes = chosen.spec.sizes[0]
     try:
-        kernel = kernel_of(chosen.spec, chosen.state, sizes)
+        kernel = search.kernel_of(chosen.spec, chosen.state, sizes)
         if refusal := gpu.refusal(kernel):
             raise UnavailableError(refusal)
-        return ReadyVariant(kernel, workload_of(chosen.spec, sizes), chosen.label)
+        return ReadyVariant(kernel, search.workload_of(chosen.spec, sizes), chosen.label)
     except UnavailableError as error:
         pytest.skip(str(error))
     except GpuEnergyError as error:
@@ -93,8 +92,6 @@ def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
 
 def variants(config: pytest.Config) -> list[Variant]:
     """Return the baseline of each shipped spec, and the best variant of each that was searched."""
-    from pytest_gpuenergy.search import read_control, read_spec, spec_paths
-
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
     outdir = _outdir(config)
     if outdir is not None and not is_folder(outdir / "kernels"):
@@ -104,14 +101,14 @@ def variants(config: pytest.Config) -> list[Variant]:
             f"{given} writes some."
         )
     found = []
-    for spec in map(read_spec, spec_paths(folder)):
+    for spec in map(search.read_spec, search.spec_paths(folder)):
         found.append(Variant(spec, spec.baseline, _BASELINE))
         if outdir is None:
             continue
         path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
         if not is_there(path):
             continue
-        state = read_control(path).state
+        state = search.read_control(path).state
         if state.language != spec.language:
             raise InputError(
                 f"{path} is of a kernel in {state.language}: name results of this spec."
@@ -127,16 +124,14 @@ def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
     Raises:
         GpuEnergyError: the files of a search cannot be read.
     """
-    from pytest_gpuenergy.search import read_searches, search_folders, search_values
-
     outdir = _outdir(config)
-    if outdir is None or not search_folders(outdir):
+    if outdir is None or not search.search_folders(outdir):
         return []
     measured = {m.kernel.details.get("state") for m in report.measurements}
     return [
-        search_values(search)
-        for search in read_searches(outdir)
-        if any(node.id in measured for node in search.state.nodes)
+        search.search_values(record)
+        for record in search.read_searches(outdir)
+        if any(node.id in measured for node in record.state.nodes)
     ]
 
 

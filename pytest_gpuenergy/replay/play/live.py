@@ -22,6 +22,7 @@ import torch
 from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement
@@ -503,11 +504,10 @@ def most_energy(
 def _repeater(
     turns: CallTurns, device: str, ranks: Ranks, *, from_host: bool = False
 ) -> Iterator[Repeater]:
-    from pytest_gpuenergy.devices import GraphRepeater
 
     try:
         with torch.inference_mode():
-            yield GraphRepeater(
+            yield devices.GraphRepeater(
                 [turns.rotating()],
                 multiple=len(turns.calls),
                 from_host=from_host,
