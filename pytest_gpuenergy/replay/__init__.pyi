@@ -93,7 +93,6 @@ from .play.changes import (
     call_changes as call_changes,
     fusible_modules as fusible_modules,
 )
-from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
 from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
 from .play.recorded import (
     argument_bytes as argument_bytes,
@@ -111,6 +110,10 @@ from .play.replay_run import (
     replay_schedule as replay_schedule,
     replay_source as replay_source,
     serving_path as serving_path,
+)
+from .play.step_capture import (
+    capture_step as capture_step,
+    with_empty_kernels as with_empty_kernels,
 )
 from .power import (
     CLOCK as CLOCK,
