@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import ab, control, engine, gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
@@ -19,10 +18,6 @@ from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparis
 from pytest_gpuenergy.commands.runs import check_outputs
 from pytest_gpuenergy.opening import check_spec
 from pytest_gpuenergy.support import GpuEnergyError, disk_folder, interrupt_once, worktree
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.ab import Exhibit
-    from pytest_gpuenergy.gate import Comparison, GateSettings
 
 ROUNDS = 16
 _TIMEOUT_S = 60.0
@@ -133,12 +128,12 @@ def _item_names(expression: str) -> str:
 
 def _compare(
     arguments: Namespace,
-    settings: GateSettings,
+    settings: gate.GateSettings,
     precision: float,
     commits: dict[str, str],
-    base: tuple[Exhibit, ...],
-    head: tuple[Exhibit, ...],
-) -> Comparison:
+    base: tuple[ab.Exhibit, ...],
+    head: tuple[ab.Exhibit, ...],
+) -> gate.Comparison:
 
     allowed = arguments.allow == "clocks"
     with engine.open_station(arguments.gpu_device, allow_clocks=allowed) as station:

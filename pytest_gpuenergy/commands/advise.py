@@ -6,7 +6,6 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import advice, gate, report as reports, workloads
 from pytest_gpuenergy.commands.command_line import (
@@ -19,10 +18,6 @@ from pytest_gpuenergy.commands.kernel_records import add_choice
 from pytest_gpuenergy.commands.runs import check_outputs, find_runs, select
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError, ReportInputError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.workloads import Workload
 
 _MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
@@ -145,7 +140,7 @@ def run(arguments: Namespace) -> int:
     return 0 if is_complete else 1
 
 
-def _chosen(arguments: Namespace, layers: Sequence[Workload]) -> Report:
+def _chosen(arguments: Namespace, layers: Sequence[workloads.Workload]) -> reports.Report:
     """Merge the runs, and keep the GPU model and the workloads that are named.
 
     A layer of a named network that was not measured has the figures of a workload of its sizes.

@@ -15,13 +15,10 @@ from argparse import (
 )
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pytest_gpuenergy import replay, report as reports
 from pytest_gpuenergy.support import InputError, aligned, printable, terminal_width
-
-if TYPE_CHECKING:
-    pass
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """The type that `argparse.ArgumentParser.add_subparsers` returns."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
@@ -14,9 +13,6 @@ from pytest_gpuenergy.commands.command_line import (
     write_outcome,
 )
 from pytest_gpuenergy.commands.runs import check_outputs, find_runs
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.gate import Comparison
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -89,7 +85,7 @@ def run(arguments: Namespace) -> int:
     return 0 if comparison.passed else 1
 
 
-def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
+def write_comparison(comparison: gate.Comparison, arguments: Namespace) -> None:
     """Write a comparison where the arguments say; in GitHub Actions, also print annotations.
 
     Raises:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pytest_gpuenergy import control, devices, emulator, energy
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json
@@ -30,9 +30,6 @@ from pytest_gpuenergy.support import (
     cache_dir,
     state_dir,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Gpu
 
 Status = Literal["ok", "note", "broken"]
 _CHILD_TIMEOUT_S = 120.0
@@ -334,7 +331,7 @@ def _cuda_agrees(uuids: list[str]) -> Check:
     return Check(name, "ok", "sees the same GPUs as NVML, by UUID")
 
 
-def _energy(gpu: Gpu, label: str) -> Check:
+def _energy(gpu: devices.Gpu, label: str) -> Check:
 
     name, nvml = f"{label} energy", gpu.nvml
     try:
@@ -359,7 +356,7 @@ def _energy(gpu: Gpu, label: str) -> Check:
     return Check(name, "broken", found, advice)
 
 
-def _power_limits(gpu: Gpu, label: str) -> Check:
+def _power_limits(gpu: devices.Gpu, label: str) -> Check:
 
     name = f"{label} power limit"
     try:
@@ -380,7 +377,7 @@ def _power_limits(gpu: Gpu, label: str) -> Check:
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
-def _clocks(gpu: Gpu, label: str) -> Check:
+def _clocks(gpu: devices.Gpu, label: str) -> Check:
 
     name = f"{label} SM clocks"
     try:

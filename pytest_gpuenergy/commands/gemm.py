@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pytest_gpuenergy import (
     control,
@@ -53,10 +53,6 @@ from pytest_gpuenergy.support import (
     run_child,
     terminal_width,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.workloads import Gemm, GemmRequest
 
 _GRAMMAR = (
     "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
@@ -193,8 +189,8 @@ def _tune(arguments: Namespace) -> int:
     return tune(arguments, distinct(_wanted(arguments, requests)))
 
 
-def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
-    asked: dict[Gemm, tuple[int | None, str | None]] = {}
+def _wanted(arguments: Namespace, requests: Sequence[workloads.GemmRequest]) -> Iterator[Wanted]:
+    asked: dict[workloads.Gemm, tuple[int | None, str | None]] = {}
     for request in requests:
         if request.trials is not None and request.trials > MAX_TRIALS:
             raise InputError(
@@ -243,7 +239,7 @@ def _perf(arguments: Namespace) -> int:
         for one in replay.alternatives(calls.product)
     ]
 
-    def show(report: Report) -> None:
+    def show(report: reports.Report) -> None:
         savings = replay.product_savings(report, products)
         path = arguments.out / _SAVINGS
         reports.write_view(path, dump(savings))
@@ -258,7 +254,9 @@ def _perf(arguments: Namespace) -> int:
     return _measure(arguments, "; ".join(map(workloads.sizes_text, dict.fromkeys(asked))), show)
 
 
-def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | None = None) -> int:
+def _measure(
+    arguments: Namespace, sizes: str, show: Callable[[reports.Report], None] | None = None
+) -> int:
     """Run the bench of these products, write its outputs, and return the exit code.
 
     At the end, or after an interrupt, ``show`` is given the report if it has figures.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import fleet as fleets
 from pytest_gpuenergy.commands.command_line import (
@@ -16,9 +15,6 @@ from pytest_gpuenergy.commands.command_line import (
     tell,
 )
 from pytest_gpuenergy.support import emulated_mark, plain
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet import Fleet, ProbedGpu, ProbedHost
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -80,7 +76,7 @@ def run(arguments: Namespace) -> int:
     return 0 if offered.slots else 1
 
 
-def _fleet(arguments: Namespace) -> Fleet | None:
+def _fleet(arguments: Namespace) -> fleets.Fleet | None:
 
     if arguments.ray is not None:
         first, _, rest = arguments.ray.partition(" ")
@@ -96,7 +92,7 @@ def _fleet(arguments: Namespace) -> Fleet | None:
     )
 
 
-def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
+def _print(hosts: list[fleets.ProbedHost], specs: list[str]) -> None:
     rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
     if rows:
         header = ("host", "GPU", "model", "UUID", "driver", "limits", "measures", "capped")
@@ -114,7 +110,7 @@ def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
         tell("No GPU can measure.")
 
 
-def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
+def _row(host: fleets.ProbedHost, gpu: fleets.ProbedGpu) -> tuple[str, ...]:
     limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
     model = f"{gpu.name}{emulated_mark(gpu.emulated)}"
     return (

@@ -7,18 +7,11 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_gpuenergy import tuners, tuning, workloads
+from pytest_gpuenergy import devices, kernels, tuners, tuning, workloads
 from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.kernels import RankedKernel
-    from pytest_gpuenergy.tuning import Record, RecordFile
-    from pytest_gpuenergy.workloads import Variants
 
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
@@ -62,7 +55,7 @@ def add_variant_options(group: ArgumentParser | _ArgumentGroup) -> None:
     group.add_argument("--relu", action="store_true", help="Convolutions that end with a ReLU")
 
 
-def chosen_variants(arguments: Namespace) -> Variants:
+def chosen_variants(arguments: Namespace) -> workloads.Variants:
     """Return the modes and layouts that the options name.
 
     Raises:
@@ -89,7 +82,7 @@ def add_records(parser: ArgumentParser) -> None:
     )
 
 
-def chosen_files(arguments: Namespace) -> list[RecordFile]:
+def chosen_files(arguments: Namespace) -> list[tuning.RecordFile]:
     """Return the record files that ``--records``, ``--tuner`` and the cases name."""
     records = arguments.records or nearest(Path.cwd(), RECORDS)
     if records is None:
@@ -109,11 +102,11 @@ def chosen_files(arguments: Namespace) -> list[RecordFile]:
 
 
 def choose_cases(
-    files: Sequence[RecordFile],
+    files: Sequence[tuning.RecordFile],
     cases: Sequence[str],
     networks: Sequence[str] = (),
-    variants: Variants | None = None,
-) -> list[RecordFile]:
+    variants: workloads.Variants | None = None,
+) -> list[tuning.RecordFile]:
     """Return the files of the workloads that ``--case`` and ``--network`` name, or all files.
 
     With ``variants``, these are the workloads in those modes and layouts.
@@ -130,7 +123,7 @@ def choose_cases(
             raise InputError("There are no records of these modes and layouts: tune some first.")
         return found
     workloads.check_named(cases, networks)
-    chosen: dict[RecordFile, set[Record]] = {}
+    chosen: dict[tuning.RecordFile, set[tuning.Record]] = {}
     for option, words in (
         ("case", workloads.split_words(cases)),
         ("network", workloads.split_words(networks)),
@@ -152,7 +145,9 @@ def choose_cases(
     ]
 
 
-def _files_by_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
+def _files_by_word(
+    files: Sequence[tuning.RecordFile], word: str, variants: workloads.Variants
+) -> list[tuning.RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
     if variants:
         by_name = {file.workload.name: file.workload for file in files}
@@ -169,19 +164,21 @@ def _files_by_word(files: Sequence[RecordFile], word: str, variants: Variants) -
     return [replace(file, records=(file.record(rank),)) for file in _files_by_workload(files, name)]
 
 
-def _files_by_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
+def _files_by_workload(files: Sequence[tuning.RecordFile], name: str) -> list[tuning.RecordFile]:
     """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
     if own := [file for file in files if file.workload.name == name]:
         return own
     workload = workloads.known_workload(name, Path.cwd())
-    by_gpu: dict[tuple[str, str], RecordFile] = {}
+    by_gpu: dict[tuple[str, str], tuning.RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
             by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
     return list(by_gpu.values())
 
 
-def _none(files: Sequence[RecordFile], word: str, variants: Variants) -> InputError:
+def _none(
+    files: Sequence[tuning.RecordFile], word: str, variants: workloads.Variants
+) -> InputError:
     names = [*dict.fromkeys(file.workload.name for file in files)]
     if len(names) > _MAX_NAMES:
         names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
@@ -216,7 +213,7 @@ def parse_rank(text: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
+def only_set(files: Sequence[tuning.RecordFile], case: str) -> tuning.RecordFile:
     """Return the only file for the workload ``case``."""
     if len(files) > 1:
         tuned = ", ".join(f"by {file.tuner} for {file.gpu}" for file in files)
@@ -246,8 +243,8 @@ def add_product_options(parser: ArgumentParser) -> None:
 
 
 def product_kernels(
-    sizes: str, contender: str | None, device: Device, records: Path | None
-) -> list[RankedKernel]:
+    sizes: str, contender: str | None, device: devices.Device, records: Path | None
+) -> list[kernels.RankedKernel]:
     """Make a contender's kernel for each matrix product; by default, that of `USUAL_CONTENDER`.
 
     Raises:

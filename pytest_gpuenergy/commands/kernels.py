@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpuenergy import kernels, report as reports, tuners, tuning, workloads
 from pytest_gpuenergy.commands.command_line import (
@@ -28,9 +28,6 @@ from pytest_gpuenergy.commands.kernel_records import (
 )
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import InputError, is_folder
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.tuners import LoggedSearch, Sampled
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -354,7 +351,7 @@ def _sample(arguments: Namespace) -> int:
 
 def _sample_log(
     log: Path, arguments: Namespace, performance: Path | None
-) -> tuple[LoggedSearch, list[Sampled]]:
+) -> tuple[tuners.LoggedSearch, list[tuners.Sampled]]:
     """Choose trials from one log, and write the files that the options name."""
     shape = None if arguments.shape is None else workloads.parse_shape(arguments.shape)
     search = tuners.load_search(log, shape)
@@ -372,7 +369,7 @@ def _sample_log(
     return search, chosen
 
 
-def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
+def _print_sampled(search: tuners.LoggedSearch, chosen: list[tuners.Sampled], keep: int) -> None:
 
     rows = [
         (

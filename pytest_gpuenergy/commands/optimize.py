@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import engine, report as reports, search, tuning
 from pytest_gpuenergy.commands.command_line import (
@@ -38,9 +37,6 @@ from pytest_gpuenergy.support import (
     watched,
     write_atomically,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.search import KernelSpec, SearchState
 
 _BUILDS = 50
 
@@ -143,9 +139,9 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
+def _search(arguments: Namespace, specs: list[search.KernelSpec], place: Path) -> None:
 
-    searched: list[tuple[KernelSpec, SearchState]] = []
+    searched: list[tuple[search.KernelSpec, search.SearchState]] = []
     with ExitStack() as stack:
         stack.callback(_report, searched, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
@@ -216,7 +212,9 @@ def _run_worker(arguments: Namespace) -> int:
     return 0 if result.cost is not None else 1
 
 
-def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
+def _report(
+    searched: list[tuple[search.KernelSpec, search.SearchState]], arguments: Namespace
+) -> None:
 
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])
@@ -230,7 +228,7 @@ def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace
             print_lines([*search.summary_lines(summary), f"  {path}"])
 
 
-def _outcome(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:
+def _outcome(spec: search.KernelSpec, state: search.SearchState, outdir: Path) -> Iterator[str]:
     emulated = emulated_mark(state.identity.emulated)
     correct = sum(node.cost is not None for node in state.nodes) - 1
     yield (

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gpuenergy import control, devices, engine
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
 from pytest_gpuenergy.opening import open_gpu, open_recorded
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Gpu
 
 _LOCK_WAIT_S = 2.0
 """How long to wait for a GPU that a run is using, before giving up."""
@@ -127,7 +124,7 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-def _state(gpu: Gpu) -> dict[str, Any]:
+def _state(gpu: devices.Gpu) -> dict[str, Any]:
 
     limits = control.read_limits(gpu)
     table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
@@ -225,7 +222,7 @@ def _restore(arguments: Namespace) -> int:
     return 0
 
 
-def _restored(gpu: Gpu) -> dict[str, Any]:
+def _restored(gpu: devices.Gpu) -> dict[str, Any]:
 
     with devices.gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A killed run began at the limit that `set` had written, so the run is undone first.
@@ -242,7 +239,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
 
 
 @contextmanager
-def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
+def _open(spec: str, *, writes: str = "") -> Iterator[devices.Gpu]:
 
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":
@@ -253,7 +250,7 @@ def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
         yield gpu
 
 
-def _title(gpu: Gpu) -> str:
+def _title(gpu: devices.Gpu) -> str:
     return f"{gpu.name}{emulated_mark(gpu.emulated)}"
 
 

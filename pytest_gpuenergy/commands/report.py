@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import gate, report as reports, search
 from pytest_gpuenergy.commands.command_line import (
@@ -24,10 +23,6 @@ from pytest_gpuenergy.commands.runs import (
     select,
 )
 from pytest_gpuenergy.support import InputError, emulated_mark, wrapped
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.search import SearchRecord
 
 TEXTS = {
     "json": "the JSON report",
@@ -183,7 +178,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _refuse_useless(report: Report, arguments: Namespace) -> None:
+def _refuse_useless(report: reports.Report, arguments: Namespace) -> None:
     """Refuse what would make empty views."""
     measurements = report.measurements
     if not measurements:
@@ -205,9 +200,9 @@ def _refuse_useless(report: Report, arguments: Namespace) -> None:
 
 
 def _write_views(
-    report: Report,
-    runs: Sequence[Report],
-    searches: Sequence[SearchRecord],
+    report: reports.Report,
+    runs: Sequence[reports.Report],
+    searches: Sequence[search.SearchRecord],
     arguments: Namespace,
 ) -> None:
     """Write each view of a report, its runs and searches, whose option is given.
@@ -216,11 +211,11 @@ def _write_views(
         ReportError: a view cannot be written.
     """
 
-    def markdown(report: Report) -> str:
+    def markdown(report: reports.Report) -> str:
         shown = reports.calibrated_report(report) if arguments.calibrated else report
         return reports.markdown(shown, calibrated=arguments.calibrated)
 
-    texts: dict[str, Callable[[Report], str]] = {
+    texts: dict[str, Callable[[reports.Report], str]] = {
         "json": reports.json_document,
         "tidy": reports.tidy_csv,
         "md": markdown,
@@ -240,9 +235,9 @@ def _write_views(
 
 
 def _page(
-    report: Report,
-    runs: Sequence[Report],
-    searches: Sequence[SearchRecord],
+    report: reports.Report,
+    runs: Sequence[reports.Report],
+    searches: Sequence[search.SearchRecord],
     arguments: Namespace,
 ) -> str:
     """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
@@ -258,7 +253,7 @@ def _page(
     return reports.html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
-def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
+def _print_summary(report: reports.Report, sort: str, *, calibrated: bool) -> None:
     """Print the tables of a report by GPU model, and lines about its boards."""
     report = reports.calibrated_report(report) if calibrated else report
     emulated = report.run.emulated
@@ -297,7 +292,7 @@ def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
     return runs, searches
 
 
-def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
+def _read_searches(named: Iterable[Path]) -> list[search.SearchRecord]:
     """Read the searches in folders, each once.
 
     Raises:
@@ -308,7 +303,7 @@ def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
 
 
 def _show_searches_alone(
-    searches: Sequence[SearchRecord], arguments: Namespace, first: Path
+    searches: Sequence[search.SearchRecord], arguments: Namespace, first: Path
 ) -> None:
     """Write the page of searches without a run, or print what they have gained.
 
@@ -331,7 +326,7 @@ def _show_searches_alone(
     write_text(reports.html_page(reports.Report(latest.run, ()), searches=graphs), arguments.html)
 
 
-def _print_searches(searches: Sequence[SearchRecord]) -> None:
+def _print_searches(searches: Sequence[search.SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
     summary = search.summarize((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline

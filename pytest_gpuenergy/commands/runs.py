@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_gpuenergy import report as reports, search, workloads
+from pytest_gpuenergy import record, report as reports, search, workloads
 from pytest_gpuenergy.commands.command_line import tell
 from pytest_gpuenergy.record import split_mode
 from pytest_gpuenergy.support import InputError, ReportError, matching
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.record import Measurement
-    from pytest_gpuenergy.report import Report
 
 _MAX_NAMES = 12
 """Workloads that an error message lists; of more, it gives the number."""
@@ -31,7 +26,7 @@ def find_runs(runs: Sequence[str]) -> list[Path]:
     return [latest.path]
 
 
-def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
+def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[reports.Report]:
     """Read runs and the outputs of older tools; tell how many of these outputs lack figures.
 
     ``gpu`` names the GPU of older tools' outputs; a run of another one is refused.
@@ -53,7 +48,7 @@ def load_runs(paths: Iterable[Path], gpu: str | None = None) -> list[Report]:
     return loaded
 
 
-def runs_of_project(root: Path) -> list[Report]:
+def runs_of_project(root: Path) -> list[reports.Report]:
     """Read the runs of the project in ``root``; tell which cannot be read and are left out."""
     loaded = []
     for folder in filter(reports.is_run, matching(root / reports.HOME / "runs", "*")):
@@ -103,13 +98,13 @@ def check_outputs(
 
 
 def select(
-    measurements: Sequence[Measurement],
+    measurements: Sequence[record.Measurement],
     cases: Sequence[str],
     networks: Sequence[str],
     root: Path,
     *,
     in_all_modes: bool = False,
-) -> tuple[Measurement, ...]:
+) -> tuple[record.Measurement, ...]:
     """Return the measurements that ``--case`` and ``--network`` name; all if neither is given.
 
     A case is an id, a workload's name, ``5`` for ``case5``, or ``all`` for the seven cases. With
@@ -122,7 +117,7 @@ def select(
         return tuple(measurements)
     workloads.check_named(cases, networks)
 
-    def is_called(m: Measurement, names: set[str]) -> bool:
+    def is_called(m: record.Measurement, names: set[str]) -> bool:
         own = m.workload.name
         plain = split_mode(own, m.workload.parameters)[0] if in_all_modes else own
         return own in names or plain in names
@@ -146,7 +141,9 @@ def select(
     return tuple(m for i, m in enumerate(measurements) if i in chosen)
 
 
-def _indices(word: str, measurements: Sequence[Measurement], chosen: Iterable[bool]) -> set[int]:
+def _indices(
+    word: str, measurements: Sequence[record.Measurement], chosen: Iterable[bool]
+) -> set[int]:
     """Return the indices of the measurements that ``word`` chooses; there must be one."""
     found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
     if not found:

@@ -6,7 +6,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from threading import Event
-from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import engine, fleet as fleets, tuners, tuning
 from pytest_gpuenergy.commands.command_line import (
@@ -25,9 +24,6 @@ from pytest_gpuenergy.commands.tune_options import (
     grouped,
 )
 from pytest_gpuenergy.support import interrupt_once
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning import TuneResult
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -64,7 +60,7 @@ def run(arguments: Namespace) -> int:
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
     groups = grouped(arguments, wanted)
-    results: list[TuneResult] = []
+    results: list[tuning.TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         stack.enter_context(interrupt_once(stop := Event()))
@@ -108,7 +104,7 @@ def _claim(stack: ExitStack, arguments: Namespace) -> tuning.TuningGpus:
     return fleets.claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
 
 
-def _report(results: list[TuneResult], *, as_json: bool) -> None:
+def _report(results: list[tuning.TuneResult], *, as_json: bool) -> None:
     if as_json:
         print_json([{**vars(result), "path": str(result.path)} for result in results])
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec.structs import replace
@@ -36,9 +36,6 @@ from pytest_gpuenergy.engine.results import (
 from pytest_gpuenergy.record import Correctness, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault, ResultError
 from pytest_gpuenergy.workloads import Array
-
-if TYPE_CHECKING:
-    pass
 
 Arguments = tuple[object, ...]
 

@@ -6,18 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy import replay
+from pytest_gpuenergy import devices, engine, record, replay
 from pytest_gpuenergy.support import GpuEnergyError, InputError, emulated_mark, is_file, nearest
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.engine import Replayable
-    from pytest_gpuenergy.record import Measurement
-    from pytest_gpuenergy.replay import ProfileRecord, ReplayPlan, UniqueCall
 
 PROFILES = Path("bench", "profiles")
 _PREFILL, _DECODE = "prefill", "decode"
@@ -28,8 +21,8 @@ class BenchProfile:
     """A profile of a model, and the calls of its prefill and of the decode step to replay."""
 
     folder: Path
-    profile: ProfileRecord
-    calls: tuple[UniqueCall, ...]
+    profile: replay.ProfileRecord
+    calls: tuple[replay.UniqueCall, ...]
     steps: tuple[int, ...]
 
 
@@ -56,7 +49,7 @@ class Bound:
     tokens: int
     emulated: bool
 
-    def exceeded_by(self, found: Measurement) -> str | None:
+    def exceeded_by(self, found: record.Measurement) -> str | None:
         """Return a sentence if the whole interval of the energy is above the bound."""
         ends = found.energy_mj_ci95
         if found.energy_mj is None or ends is None or ends.low / 1e3 / self.tokens <= self.joules:
@@ -105,7 +98,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | None:
+def joules_per_token(request: pytest.FixtureRequest, gpu: devices.Device) -> Bound | None:
     """The bound on this item's energy, if it is a whole step with a bound."""
     item: ReplayItem = request.node.callspec.params["replayable"]
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
@@ -116,11 +109,11 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | Non
 
 
 @pytest.fixture(scope="session")
-def replay_plans(gpu: Device) -> object:
+def replay_plans(gpu: devices.Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
 
     @cache
-    def plan(of: BenchProfile) -> ReplayPlan:
+    def plan(of: BenchProfile) -> replay.ReplayPlan:
         return replay.choose_planner(gpu, of.folder, "model")(
             of.profile, of.calls, of.calls, of.steps
         )
@@ -129,12 +122,12 @@ def replay_plans(gpu: Device) -> object:
 
 
 @pytest.fixture
-def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayable:
+def replayable(request: pytest.FixtureRequest, replay_plans: object) -> engine.Replayable:
     """The call, layer or step that the item measures; skips the item if it cannot be replayed."""
     item: ReplayItem = request.param
     assert callable(replay_plans)
     try:
-        plan: ReplayPlan = replay_plans(item.of)
+        plan: replay.ReplayPlan = replay_plans(item.of)
     except GpuEnergyError as error:
         problem = str(error)
     else:

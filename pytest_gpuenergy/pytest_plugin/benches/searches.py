@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from pytest_gpuenergy import search
+from pytest_gpuenergy import devices, kernels, report as reports, search, workloads
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -19,13 +19,6 @@ from pytest_gpuenergy.support import (
     nearest,
 )
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.search import KernelSpec, State
-    from pytest_gpuenergy.workloads import Workload
-
 SPECS = Path("bench", "search", "kernels")
 _BASELINE, _BEST = "baseline", "best"
 
@@ -34,8 +27,8 @@ _BASELINE, _BEST = "baseline", "best"
 class Variant:
     """A kernel with which a search begins (``baseline``), or that it has found (``best``)."""
 
-    spec: KernelSpec
-    state: State
+    spec: search.KernelSpec
+    state: search.State
     label: str
 
     @property
@@ -48,8 +41,8 @@ class Variant:
 class ReadyVariant:
     """A variant for the sizes that are measured."""
 
-    kernel: AnyKernel
-    workload: Workload
+    kernel: kernels.AnyKernel
+    workload: workloads.Workload
     label: str
 
 
@@ -74,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
+def variant(request: pytest.FixtureRequest, gpu: devices.Device) -> ReadyVariant:
     """The variant that the item measures; skips the item if the device cannot run it."""
     chosen: Variant = request.param
     sizes = chosen.spec.sizes[0]
@@ -118,7 +111,7 @@ def variants(config: pytest.Config) -> list[Variant]:
     return found
 
 
-def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
+def graphs(config: pytest.Config, report: reports.Report) -> list[Mapping[str, Any]]:
     """Return what a run's page shows of the searches whose kernels the run has measured.
 
     Raises:
