@@ -25,6 +25,8 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 
 _WIDTH = 79
 """Columns of the text in ``--help``."""
+_MAX_NAMES = 12
+"""Names that an error message lists; of more, it gives the number."""
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
 
@@ -145,6 +147,13 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table with aligned columns."""
     for line in aligned([header, *rows]):
         print(line)
+
+
+def listed(names: Iterable[str], nothing: str) -> str:
+    """Return the first names, each once, and the number of the others; ``nothing`` for none."""
+    found = list(dict.fromkeys(names))
+    more = [f"{len(found) - _MAX_NAMES} more"] if len(found) > _MAX_NAMES else []
+    return ", ".join([*found[:_MAX_NAMES], *more]) or nothing
 
 
 def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:

@@ -9,14 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy import devices, kernels, tuners, tuning, workloads
-from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.commands.command_line import listed, tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
 
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
-
-_MAX_NAMES = 12
 
 
 def add_choice(parser: ArgumentParser, what: str) -> None:
@@ -179,10 +177,8 @@ def _files_by_workload(files: Sequence[tuning.RecordFile], name: str) -> list[tu
 def _none(
     files: Sequence[tuning.RecordFile], word: str, variants: workloads.Variants
 ) -> InputError:
-    names = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(names) > _MAX_NAMES:
-        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
-    only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
+    only = listed((file.workload.name for file in files), "none")
+    hint = " Omit --case to take all." if word == "all" else ""
     words = [
         one if isinstance(one, str) else name for name, values in variants.items() for one in values
     ]

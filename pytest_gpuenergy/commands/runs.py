@@ -6,12 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from pytest_gpuenergy import record, report as reports, search, workloads
-from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy.commands.command_line import listed, tell
 from pytest_gpuenergy.record import split_mode
 from pytest_gpuenergy.support import InputError, ReportError, matching
-
-_MAX_NAMES = 12
-"""Workloads that an error message lists; of more, it gives the number."""
 
 
 def find_runs(runs: Sequence[str]) -> list[Path]:
@@ -147,9 +144,6 @@ def _indices(
     """Return the indices of the measurements that ``word`` chooses; there must be one."""
     found = {index for index, is_chosen in enumerate(chosen) if is_chosen}
     if not found:
-        names = [*dict.fromkeys(m.workload.name for m in measurements)]
-        if len(names) > _MAX_NAMES:
-            names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
-        listed = ", ".join(names) or "nothing"
-        raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {listed}.")
+        names = listed((m.workload.name for m in measurements), "nothing")
+        raise InputError(f"Nothing in this report is called {word[:80]!r}: it has {names}.")
     return found

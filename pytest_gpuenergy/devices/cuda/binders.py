@@ -227,36 +227,35 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
     return multiply
 
 
+def _enqueued(
+    cupy: Any,
+    call: LibraryCall,
+    payloads: Mapping[str, Any],
+    bind: Callable[[Mapping[str, int]], Callable[[int], None]],
+) -> Launcher:
+    """Return a function that enqueues what ``bind`` makes of addresses on CuPy's current stream."""
+    launch = bind({name: int(payloads[key].data.ptr) for name, key in call.tensors.items()})
+    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+
+
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
     plan = matmul_plan(call, job.io)
-    return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
+    return _enqueued(
+        cupy, call, payloads, lambda addresses: functools.partial(plan.launch, addresses)
+    )
 
 
 def _cublas_grouped(
     cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
 ) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
-    launch = grouped_launch(cupy, call, job.io, addresses)
-    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+    return _enqueued(cupy, call, payloads, functools.partial(grouped_launch, cupy, call, job.io))
 
 
 def _cudnn_convolution(
     cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
 ) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
     plan = convolution_plan(call, job.io)
-    launch = plan.bound(addresses)
-
-    def convolve() -> None:
-        launch(cupy.cuda.get_current_stream().ptr)
-
+    convolve = _enqueued(cupy, call, payloads, plan.bound)
     adds = "bias" in call.tensors and "bias" not in plan.parameters
     clips = bool(call.all_options["relu"]) and not plan.clips
     if not adds and not clips:
