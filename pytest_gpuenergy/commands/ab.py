@@ -100,7 +100,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
-
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
     keyword = None if arguments.keyword is None else _item_names(arguments.keyword)
     clocks = None if arguments.smclock == control.CURRENT_CLOCKS else arguments.smclock
@@ -134,7 +133,6 @@ def _compare(
     base: tuple[ab.Exhibit, ...],
     head: tuple[ab.Exhibit, ...],
 ) -> gate.Comparison:
-
     allowed = arguments.allow == "clocks"
     with engine.open_station(arguments.gpu_device, allow_clocks=allowed) as station:
         for sentence in station.restored:

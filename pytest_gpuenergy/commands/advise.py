@@ -171,7 +171,6 @@ def _names_modes(arguments: Namespace) -> bool:
 
 
 def _accepted(arguments: Namespace) -> advice.Acceptance:
-
     modes = None
     if arguments.modes is not None:
         modes = tuple(map(str, workloads.parse_variants(arguments.modes, option="modes")["mode"]))
@@ -191,7 +190,6 @@ def _accepted(arguments: Namespace) -> advice.Acceptance:
 
 
 def _goal(arguments: Namespace) -> advice.Goal:
-
     if arguments.slower_by is None:
         return advice.Goal(Metric(arguments.objective or Metric.EDP))
     if arguments.objective not in (None, str(Metric.ENERGY)):
@@ -203,7 +201,6 @@ def _goal(arguments: Namespace) -> advice.Goal:
 
 
 def _weights(texts: Sequence[str]) -> dict[str, float]:
-
     counts: dict[str, float] = {}
     if texts and not workloads.split_words(texts):
         raise InputError("--weights is empty: give names with numbers, or leave it out.")

@@ -53,7 +53,6 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 
 def _update(arguments: Namespace) -> int:
-
     path = Path(arguments.to)
     (run,) = find_runs([arguments.source] if arguments.source else [])
     new = reports.load_report(run)

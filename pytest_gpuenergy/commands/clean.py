@@ -183,7 +183,6 @@ def find_cache_files(cache: Path) -> FoundFiles:
 
 
 def _is_of_run(run: Path, path: Path) -> bool:
-
     name = path.relative_to(run).as_posix()
     if _is_folder(path):
         return path == run or name.partition("/")[0] == "csv"

@@ -161,7 +161,6 @@ def check_tvm() -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-
     make: Callable[[], Path] = {"cache": cache_dir, "state": state_dir}[kind]
     name = f"{kind} folder"
     try:
@@ -312,7 +311,6 @@ def _no_nvml(error: DeviceError) -> Check:
 
 
 def _cuda_agrees(uuids: list[str]) -> Check:
-
     name = "CUDA driver library"
     try:
         cuda = devices.cuda_uuids()
@@ -332,7 +330,6 @@ def _cuda_agrees(uuids: list[str]) -> Check:
 
 
 def _energy(gpu: devices.Gpu, label: str) -> Check:
-
     name, nvml = f"{label} energy", gpu.nvml
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
@@ -357,7 +354,6 @@ def _energy(gpu: devices.Gpu, label: str) -> Check:
 
 
 def _power_limits(gpu: devices.Gpu, label: str) -> Check:
-
     name = f"{label} power limit"
     try:
         limits = control.read_limits(gpu)
@@ -378,7 +374,6 @@ def _power_limits(gpu: devices.Gpu, label: str) -> Check:
 
 
 def _clocks(gpu: devices.Gpu, label: str) -> Check:
-
     name = f"{label} SM clocks"
     try:
         clocks = control.supported_clocks(gpu)

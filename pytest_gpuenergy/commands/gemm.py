@@ -182,7 +182,6 @@ gpuenergy gemm perf --model bloom/ --out results
 
 
 def _tune(arguments: Namespace) -> int:
-
     requests = workloads.parse_requests(" ".join(arguments.sizes))
     if any(request.in_background for request in requests):
         tell("O=65536 is ignored: to tune in the background, let the shell do so (nohup ... &).")

@@ -77,7 +77,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _fleet(arguments: Namespace) -> fleets.Fleet | None:
-
     if arguments.ray is not None:
         first, _, rest = arguments.ray.partition(" ")
         address = first and f"://{first.removeprefix('ray://')}"

@@ -92,7 +92,6 @@ def _rank(text: str) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-
     entries: list[dict[str, Any]] = []
     rows = []
     for file in chosen_files(arguments):
@@ -132,7 +131,6 @@ def _list(arguments: Namespace) -> int:
 
 
 def _show(arguments: Namespace) -> int:
-
     word = arguments.case
     arguments.case, arguments.network = [word], []
     files = chosen_files(arguments)
@@ -370,7 +368,6 @@ def _sample_log(
 
 
 def _print_sampled(search: tuners.LoggedSearch, chosen: list[tuners.Sampled], keep: int) -> None:
-
     rows = [
         (
             str(pick.line),

@@ -140,7 +140,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _search(arguments: Namespace, specs: list[search.KernelSpec], place: Path) -> None:
-
     searched: list[tuple[search.KernelSpec, search.SearchState]] = []
     with ExitStack() as stack:
         stack.callback(_report, searched, arguments)  # whatever ends the search
@@ -184,7 +183,6 @@ def _search(arguments: Namespace, specs: list[search.KernelSpec], place: Path) -
 
 
 def _run_worker(arguments: Namespace) -> int:
-
     control = search.read_control(arguments.worker)
     spec = search.read_spec(arguments.worker.parent / control.spec)
     names = engine.gpu_names(control.gpus, "--gpus")
@@ -215,7 +213,6 @@ def _run_worker(arguments: Namespace) -> int:
 def _report(
     searched: list[tuple[search.KernelSpec, search.SearchState]], arguments: Namespace
 ) -> None:
-
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])
     else:

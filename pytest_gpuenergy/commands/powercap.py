@@ -125,7 +125,6 @@ def _show(arguments: Namespace) -> int:
 
 
 def _state(gpu: devices.Gpu) -> dict[str, Any]:
-
     limits = control.read_limits(gpu)
     table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
     records = filter(None, (control.kept_record(gpu.uuid), control.leftover(gpu.uuid)))
@@ -159,7 +158,6 @@ def _state(gpu: devices.Gpu) -> dict[str, Any]:
 
 
 def _set(arguments: Namespace) -> int:
-
     if arguments.cap is None and arguments.smclock is None:
         raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
     with (
@@ -195,7 +193,6 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
     problems: dict[str, list[str]] = {}
@@ -223,7 +220,6 @@ def _restore(arguments: Namespace) -> int:
 
 
 def _restored(gpu: devices.Gpu) -> dict[str, Any]:
-
     with devices.gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A killed run began at the limit that `set` had written, so the run is undone first.
         sentences = [restore(gpu) for restore in (control.restore_leftover, control.restore_kept)]
@@ -240,7 +236,6 @@ def _restored(gpu: devices.Gpu) -> dict[str, Any]:
 
 @contextmanager
 def _open(spec: str, *, writes: str = "") -> Iterator[devices.Gpu]:
-
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":
             raise InputError(

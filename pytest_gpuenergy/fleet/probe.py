@@ -175,7 +175,6 @@ def _real_gpus() -> Iterator[ProbedGpu]:
 
 
 def _emulated_gpus(spec: str, count: int) -> Iterator[ProbedGpu]:
-
     emulator.find_compiler()
     for index in range(count):
         try:

@@ -151,7 +151,6 @@ class ContenderKernels:
             return None
 
         def make() -> AnyKernel:
-
             kernel: AnyKernel = tuners.CONTENDERS[contender](workload, setup)
             if not setup.gpu.emulated:
                 setup.gpu.prepare([kernel])
@@ -347,7 +346,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _compared_lines(run: RunPlugin, width: int | None) -> Iterator[str]:
-
     with contextlib.suppress(GpuEnergyError, OSError):  # told where outputs are written
         if report := run.session.outcome:
             rows = [m for m in report.measurements if _ITEM.search(m.node_id)]

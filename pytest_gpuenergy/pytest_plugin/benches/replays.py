@@ -31,11 +31,13 @@ class ReplayItem:
     """The part of a model that one item replays.
 
     Attributes:
+        source: the profile of the model.
         key: the key of the call, layer or step in the plan.
+        name: the name of the item.
         step: the number of the whole step; None for calls and layers.
     """
 
-    of: BenchProfile
+    source: BenchProfile
     key: str
     name: str
     step: int | None = None
@@ -90,7 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         _bounds(metafunc.config)  # reports a mistake now
-        found = [item for profile in profiles(metafunc.config) for item in _items(profile)]
+        found = [item for profile in profiles(metafunc.config) for item in _replay_items(profile)]
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     names = [item.name for item in found]
@@ -104,7 +106,7 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: devices.Device) -> Bou
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
     if item.step is None or most is None:
         return None
-    tokens = item.of.profile.tokens(item.step)
+    tokens = item.source.profile.tokens(item.step)
     return None if tokens is None else Bound(most, tokens, gpu.emulated)
 
 
@@ -113,9 +115,9 @@ def replay_plans(gpu: devices.Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
 
     @cache
-    def plan(of: BenchProfile) -> replay.ReplayPlan:
-        return replay.choose_planner(gpu, of.folder, "model")(
-            of.profile, of.calls, of.calls, of.steps
+    def plan(source: BenchProfile) -> replay.ReplayPlan:
+        return replay.choose_planner(gpu, source.folder, "model")(
+            source.profile, source.calls, source.calls, source.steps
         )
 
     return plan
@@ -127,7 +129,7 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> engine.R
     item: ReplayItem = request.param
     assert callable(replay_plans)
     try:
-        plan: replay.ReplayPlan = replay_plans(item.of)
+        plan: replay.ReplayPlan = replay_plans(item.source)
     except GpuEnergyError as error:
         problem = str(error)
     else:
@@ -184,16 +186,17 @@ def _folders(config: pytest.Config) -> list[Path]:
     return found
 
 
-def _items(of: BenchProfile) -> list[ReplayItem]:
-
-    name = replay.model_name(of.profile)
+def _replay_items(source: BenchProfile) -> list[ReplayItem]:
+    name = replay.model_name(source.profile)
     found = []
-    for step in of.steps:
-        words = replay.step_workload(of.profile, step)
+    for step in source.steps:
+        words = replay.step_workload(source.profile, step)
         for level in (replay.GRAPH, replay.EAGER, replay.LAYERS):
             whole = None if level == replay.LAYERS else step
-            found.append(ReplayItem(of, replay.step_key(step, level), f"{words}-{level}", whole))
-    return [*found, *(ReplayItem(of, call.id, f"{name}-{call.id}") for call in of.calls)]
+            found.append(
+                ReplayItem(source, replay.step_key(step, level), f"{words}-{level}", whole)
+            )
+    return [*found, *(ReplayItem(source, call.id, f"{name}-{call.id}") for call in source.calls)]
 
 
 def _bounds(config: pytest.Config) -> dict[str, float]:

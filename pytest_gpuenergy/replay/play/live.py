@@ -223,7 +223,6 @@ def most_energy(
 def _repeater(
     turns: CallTurns, device: str, ranks: Ranks, *, from_host: bool = False
 ) -> Iterator[Repeater]:
-
     try:
         with torch.inference_mode():
             yield devices.GraphRepeater(
