@@ -12,7 +12,7 @@ import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
-from pytest_gpuenergy import __version__
+from pytest_gpuenergy import __version__, commands, control
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -23,12 +23,26 @@ from pytest_gpuenergy.support import (
     still_running,
 )
 
-COMMANDS = (
-    *("doctor", "tune", "gemm", "optimize", "profile", "replay", "extract", "kernels"),
-    *("powercap", "hosts"),
-    *("report", "advise", "compare", "ab", "baseline", "history", "clean"),
-)
-"""Subcommands in the order of ``--help``; each is a module in `pytest_gpuenergy.commands`."""
+COMMANDS = {
+    "doctor": "Check drivers, permissions, compilers and packages",
+    "tune": "Search for fast or energy-efficient kernels and write record files",
+    "gemm": "Tune, compare and profile matrix products by their sizes",
+    "optimize": "Improve kernels by moves on their source, each verified before it is timed",
+    "profile": "Profile a language model's inference, and extract its kernels",
+    "replay": "Replay a profiled model's calls alone, and account for its energy",
+    "extract": "Extract the unique GPU kernels from a trace of PyTorch's profiler",
+    "kernels": "List, show or export tuned kernels, or sample the log of a search",
+    "powercap": "Show, set or restore the power limit of a GPU, and its clocks",
+    "hosts": "List the GPUs of a fleet's hosts, and whether each can measure and be capped",
+    "report": "Merge runs and write them as a page, tables or other tools' formats",
+    "advise": "Advise which power limit, clock and kernels are best for measured workloads",
+    "compare": "Judge a run by an earlier one: SAME, BETTER, WORSE or AMBIGUOUS",
+    "ab": "Measure two revisions of the kernels alternately on the same GPU",
+    "baseline": "Make a run the baseline that later ones are judged by",
+    "history": "Show a metric over the runs of this project, and where it changed",
+    "clean": "Remove the runs of this project, exported kernels and the caches",
+}
+"""Subcommands and what ``--help`` says of each, a module in `pytest_gpuenergy.commands`."""
 
 _LEAVE_AS_FOUND = ("doctor", "powercap")
 """Commands that report what a killed run left, so its power limit must not be restored before."""
@@ -86,9 +100,8 @@ def _forget_output() -> None:
 def _run(argv: Sequence[str] | None) -> int:
     settle_places()
     words = list(sys.argv[1:] if argv is None else argv)
-    # The parsers of other subcommands would take longer than most commands.
-    named = [name for name in COMMANDS if words[:1] == [name]]
-    arguments = build_parser(named or COMMANDS).parse_args(words)
+    first = next((word for word in words if word != "--"), "")
+    arguments = build_parser(first).parse_args(words)
     with printable_output():
         remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND:
@@ -100,18 +113,13 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _restore_after_dead_runs() -> None:
     """Restore the power limits of killed processes."""
-    from pytest_gpuenergy.control import dead_run_uuids
-
-    if dead_run_uuids():
-        from pytest_gpuenergy.commands import tell
-        from pytest_gpuenergy.control import restore_dead_runs
-
-        for sentence in restore_dead_runs():
-            tell(sentence)
+    if control.dead_run_uuids():
+        for sentence in control.restore_dead_runs():
+            commands.tell(sentence)
 
 
-def build_parser(commands: Sequence[str] = COMMANDS) -> ArgumentParser:
-    """Return the parser with these subcommands."""
+def build_parser(command: str = "") -> ArgumentParser:
+    """Return the parser, which only lists the commands unless one is named: its module is slow."""
     parser = ArgumentParser(
         prog="gpuenergy",
         description="Commands that accompany pytest in measuring GPU kernels under power caps.",
@@ -122,8 +130,12 @@ def build_parser(commands: Sequence[str] = COMMANDS) -> ArgumentParser:
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for name in commands:
-        importlib.import_module(f"pytest_gpuenergy.commands.{name}").add_parser(subparsers)
+    for name, summary in COMMANDS.items():
+        if name == command:
+            module = importlib.import_module(f"pytest_gpuenergy.commands.{name}")
+            module.add_parser(subparsers, summary)
+        else:
+            subparsers.add_parser(name, help=summary)
     return parser
 
 

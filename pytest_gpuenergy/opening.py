@@ -8,18 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
-from pytest_gpuenergy.devices import (
-    Device,
-    Gpu,
-    GuardedNvml,
-    NvmlGpu,
-    cuda_uuids,
-    find_gpus,
-    gpu_name,
-    load_nvml,
-    nvml_uuids,
-    visible_gpus,
-)
+from pytest_gpuenergy import devices, emulator
 from pytest_gpuenergy.support import DeviceError, InputError
 
 _EMULATED = re.compile(r"emulated(?::(?P<profile>[A-Za-z0-9_-]+?))?(?:x(?P<count>[0-9]{1,2}))?")
@@ -51,10 +40,9 @@ def check_spec(spec: str) -> EmulatedSpec | None:
         if spec == "auto" or spec.isdecimal() or spec.startswith("GPU-"):
             return None
         raise InputError(f"--gpu-device {spec!r} is not understood: give {_CHOICES}.")
-    from pytest_gpuenergy.emulator import find_profile
 
     profile = match["profile"] or "h200"
-    find_profile(profile)
+    emulator.find_profile(profile)
     count = int(match["count"] or 1)
     if not 1 <= count <= _MAX_EMULATED:
         raise InputError(
@@ -63,7 +51,7 @@ def check_spec(spec: str) -> EmulatedSpec | None:
     return EmulatedSpec(profile, count)
 
 
-def open_device(spec: str = "auto", *, index: int = 0) -> Device:
+def open_device(spec: str = "auto", *, index: int = 0) -> devices.Device:
     """Open the device that ``spec`` names.
 
     Args:
@@ -79,7 +67,7 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
     emulated = check_spec(spec)
     if emulated is None:
         try:
-            nvml, gpus = find_gpus()
+            nvml, gpus = devices.find_gpus()
         except DeviceError as error:
             if spec != "auto":
                 raise InputError(
@@ -87,19 +75,18 @@ def open_device(spec: str = "auto", *, index: int = 0) -> Device:
                 ) from None
             gpus = []
         if gpus:
-            from pytest_gpuenergy.devices import CudaDevice
-
             gpu = gpus[_place(spec, [gpu.uuid for gpu in gpus], index)]
-            return _whole(CudaDevice(nvml, gpu))
+            return _whole(devices.CudaDevice(nvml, gpu))
         if spec != "auto":
             raise InputError(f"--gpu-device {spec}: CUDA sees no GPU here; use emulated.")
         emulated = EmulatedSpec("h200", 1)
-    from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
 
-    return _whole(EmulatedDevice(find_profile(emulated.profile), index % emulated.count))
+    return _whole(
+        emulator.EmulatedDevice(emulator.find_profile(emulated.profile), index % emulated.count)
+    )
 
 
-def _whole(device: Device) -> Device:
+def _whole(device: devices.Device) -> devices.Device:
     """Return ``device``; if it is in MIG mode, close it and raise DeviceError."""
     try:
         mode, _ = device.nvml.nvmlDeviceGetMigMode(device.handle)
@@ -126,13 +113,13 @@ def count_gpus(spec: str = "auto") -> int:
     if spec != "auto":
         return 1
     try:
-        return max(1, len(find_gpus()[1]))
+        return max(1, len(devices.find_gpus()[1]))
     except DeviceError:
         return 1  # the emulated GPU
 
 
 @contextmanager
-def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
+def open_gpu(spec: str = "auto") -> Iterator[devices.Gpu]:
     """Open the GPU that ``spec`` names for its power limit only, without CuPy and CUDA.
 
     ``spec`` is interpreted as by `open_device`: an index is CUDA's, subject to
@@ -145,16 +132,16 @@ def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
     nvml = None
     if check_spec(spec) is None:
         try:
-            nvml = load_nvml()
+            nvml = devices.load_nvml()
         except DeviceError as error:
             if spec != "auto":
                 raise InputError(f"--gpu-device {spec} names an NVIDIA GPU: {error}") from None
     uuids: Sequence[str] = ()
     if nvml is not None:
         try:
-            uuids = cuda_uuids()
+            uuids = devices.cuda_uuids()
         except DeviceError:  # a power limit can be restored without CUDA
-            uuids = visible_gpus(os.environ, nvml_uuids(nvml)).uuids
+            uuids = devices.visible_gpus(os.environ, devices.nvml_uuids(nvml)).uuids
     if nvml is not None and uuids:
         yield nvml_gpu(nvml, uuids[_place(spec, uuids)])
     else:
@@ -162,37 +149,35 @@ def open_gpu(spec: str = "auto") -> Iterator[Gpu]:
             yield device
 
 
-def open_emulated(uuid: str) -> Device | None:
+def open_emulated(uuid: str) -> devices.Device | None:
     """Return the emulated GPU with this UUID; None if there is none."""
-    from pytest_gpuenergy.emulator import PROFILES, EmulatedDevice
-
-    for profile in PROFILES.values():
+    for profile in emulator.PROFILES.values():
         for index in range(_MAX_EMULATED):
             if profile.uuid(index) == uuid:
-                return EmulatedDevice(profile, index)
+                return emulator.EmulatedDevice(profile, index)
     return None
 
 
-def open_recorded(uuid: str) -> AbstractContextManager[Gpu]:
+def open_recorded(uuid: str) -> AbstractContextManager[devices.Gpu]:
     """Return the GPU with this UUID, real or emulated, whether visible to CUDA or not.
 
     Raises:
         DeviceError: NVML does not work, or does not know the GPU.
     """
-    return open_emulated(uuid) or nullcontext(nvml_gpu(load_nvml(), uuid))
+    return open_emulated(uuid) or nullcontext(nvml_gpu(devices.load_nvml(), uuid))
 
 
-def nvml_gpu(nvml: GuardedNvml, uuid: str) -> NvmlGpu:
+def nvml_gpu(nvml: devices.GuardedNvml, uuid: str) -> devices.NvmlGpu:
     """Return the real GPU with this UUID.
 
     Raises:
         DeviceError: NVML does not know it.
     """
-    from pytest_gpuenergy.devices import HostClock
-
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        return NvmlGpu(nvml, handle, gpu_name(nvml, handle), uuid, HostClock())
+        return devices.NvmlGpu(
+            nvml, handle, devices.gpu_name(nvml, handle), uuid, devices.HostClock()
+        )
     except nvml.NVMLError as error:
         raise DeviceError(f"NVML has no GPU {uuid} ({error}): see nvidia-smi -L.") from None
 

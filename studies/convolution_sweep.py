@@ -303,7 +303,7 @@ class Card:
         """Return normally distributed numbers in a tensor."""
         return self.torch.randn(*shape, device="cuda").to(getattr(self.torch, dtype))
 
-    def bytes_of(self, tensor: Any) -> Any:
+    def array_bytes(self, tensor: Any) -> Any:
         """Return the memory of a contiguous tensor as a CuPy array."""
         return self.cupy.asarray(tensor.reshape(-1).view(self.torch.uint8))
 
@@ -410,8 +410,8 @@ class Tensors:
             for i in ((0, 2, 3, 1) if conv.layout == "nhwc" else (0, 1, 2, 3))
         ]
         output = torch.full(shape, float("nan"), dtype=self.data.dtype, device="cuda")
-        payloads = {name: self.card.bytes_of(one) for name, one in inputs.items()}
-        payloads["output"] = self.card.bytes_of(output)
+        payloads = {name: self.card.array_bytes(one) for name, one in inputs.items()}
+        payloads["output"] = self.card.array_bytes(output)
         for workspace in kernel.workspaces:
             payloads[workspace.name] = self.card.cupy.zeros(workspace.nbytes, "uint8")
         return payloads, output

@@ -39,7 +39,7 @@ from pytest_gpuenergy.emulator import (
     HostRunner,
     Traffic,
     TrafficCache,
-    demand_of,
+    kernel_demand,
     quantities,
 )
 from pytest_gpuenergy.engine import seeded_arenas
@@ -97,7 +97,7 @@ class Sample:
 
     def modelled(self, coefficients: Coefficients) -> tuple[float, float]:
         """Milliseconds and watts."""
-        demand = demand_of(
+        demand = kernel_demand(
             self.kernel, self.work, self.traffic, self.profile, coefficients=coefficients
         )
         return demand.time_s * 1e3, demand.power_w

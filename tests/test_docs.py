@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import tomllib
 from dataclasses import replace
@@ -153,6 +154,19 @@ def test_every_fault_names_a_test():
     rows = re.findall(r"^\| (?!fault |-)(.*) \|$", (ROOT / FAULTS).read_text(), re.MULTILINE)
     assert rows
     assert [row for row in rows if "`tests/" not in row] == []
+
+
+@pytest.mark.parametrize(
+    "page", ["CONTRIBUTING.md", "docs/explanation/architecture.md", "docs/explanation/glossary.md"]
+)
+def test_modules_and_names_of_rooms_that_a_page_names_exist(page):
+    text, package = (ROOT / page).read_text(encoding="utf-8"), ROOT / "pytest_gpuenergy"
+    rooms = [path.parent.name for path in package.glob("*/__init__.pyi")]
+    folder = rf"(?:{'|'.join(rooms)})/[\w/]*(?:\.py)?"
+    paths = re.findall(rf"`({folder}|\w+\.py)`", text)
+    assert [p for p in paths if not ((package / p).exists() or (ROOT / p).exists())] == []
+    for room, name in re.findall(rf"`({'|'.join(rooms)})\.(\w+)`", text):
+        assert hasattr(importlib.import_module(f"pytest_gpuenergy.{room}"), name), (room, name)
 
 
 def test_relative_links_lead_somewhere():

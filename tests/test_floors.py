@@ -8,6 +8,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ class Source:
     """What the text of a module says.
 
     Attributes:
-        imports: the modules of ours, and the names from them, that it imports, also in functions.
+        imports: the modules of ours, and the names from them, that it imports, also in functions,
+            or that it takes from a room that it imports as a whole.
         declared: the modules that it imports names from at its top, by name.
         names: the names that it assigns, defines or imports at its top.
         looks: the lines with a call that asks for the kind of a file.
@@ -92,6 +94,19 @@ def source(path: Path) -> Source:
             found.imports += [(node.module or "", alias.name) for alias in node.names]
         elif isinstance(node, ast.Import):
             found.imports += [(alias.name, "") for alias in node.names]
+    whole = {
+        alias.asname or alias.name: f"{PACKAGE.name}.{alias.name}"
+        for node in module.body
+        if isinstance(node, ast.ImportFrom) and node.module == PACKAGE.name
+        for alias in node.names
+        if alias.name in ROOMS
+    }
+    found.imports += [
+        (whole[node.value.id], node.attr)
+        for node in (ast.walk(module) if whole else ())
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        if node.value.id in whole and node.attr != "__file__"
+    ]
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.names.add(node.name)
@@ -209,6 +224,14 @@ def test_no_modules_import_each_other_in_a_circle():
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_no_two_modules_and_no_two_classes_have_one_name():
+    names = [path.name for path in MODULES.values() if path.name != "__init__.py"]
+    assert [name for name, count in Counter(names).items() if count > 1] == ["_compat.py"]
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in MODULES.values())
+    classes = Counter(n.name for tree in trees for n in tree.body if isinstance(n, ast.ClassDef))
+    assert [name for name, count in classes.items() if count > 1] == []
 
 
 def test_a_report_can_be_read_without_devices_kernels_and_numpy():

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy import devices, opening as select
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.devices import FoundGpu
 from pytest_gpuenergy.opening import EmulatedSpec, check_spec, count_gpus, open_device
 from pytest_gpuenergy.support import DeviceError, InputError
@@ -47,7 +47,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[FoundGpu]:
 
     nvml = SimpleNamespace(nvmlDeviceGetMigMode=mig_mode, NVMLError=OSError)
     monkeypatch.setattr(FakeDevice, "mig", {"h0": 0})
-    monkeypatch.setattr(select, "find_gpus", lambda: (nvml, gpus))
+    monkeypatch.setattr(devices, "find_gpus", lambda: (nvml, gpus))
     monkeypatch.setattr(devices, "CudaDevice", FakeDevice)
     opened.clear()
     return gpus
@@ -60,7 +60,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> Any:
         raise DeviceError("The CUDA driver library libcuda.so.1 is missing.")
 
-    monkeypatch.setattr(select, "find_gpus", fail)
+    monkeypatch.setattr(devices, "find_gpus", fail)
 
 
 @pytest.mark.parametrize(

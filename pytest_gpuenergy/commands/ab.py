@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import Subparsers, add_clock_options, add_command, tell
+from pytest_gpuenergy import ab, control, engine, gate, report as reports
+from pytest_gpuenergy.commands.command_line import (
+    Subparsers,
+    add_clock_options,
+    add_command,
+    number,
+    tell,
+)
 from pytest_gpuenergy.commands.compare import add_gate_arguments, write_comparison
-from pytest_gpuenergy.support import GpuEnergyError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.ab import Exhibit
-    from pytest_gpuenergy.gate import Comparison, GateSettings
+from pytest_gpuenergy.commands.runs import check_outputs
+from pytest_gpuenergy.opening import check_spec
+from pytest_gpuenergy.support import GpuEnergyError, disk_folder, interrupt_once, worktree
 
 ROUNDS = 16
 _TIMEOUT_S = 60.0
 """Time after which a kernel counts as hung, as pytest's default."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``ab``."""
     parser = add_command(
         subparsers,
         "ab",
         run,
-        summary="Measure two revisions of the kernels alternately on the same GPU",
+        summary=summary,
         description="pytest verifies the kernels of both in git worktrees, without measuring; then "
         "each pair is measured alternately in one session, so differences between machines, boards "
         "and hours cancel, until its verdicts are clear. Kernels that are the same in both are not "
@@ -46,7 +50,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
     parser.add_argument(
         "--rounds",
         metavar="N",
-        type=_rounds,
+        type=number(int, 2, 1000),
         default=ROUNDS,
         help="The most times that each revision is measured; a kernel's rounds end as soon as its "
         f"verdicts are clear (default: {ROUNDS})",
@@ -64,24 +68,17 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 
 def run(arguments: Namespace) -> int:
     """Export the kernels of both revisions, measure and judge them; 1 if the gate fails."""
-    from pytest_gpuenergy.ab import check_paths, check_sides, load_side, resolve_commit, run_pytest
-    from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.control import cap_words, clock_words
-    from pytest_gpuenergy.gate import GateSettings, parse_percent
-    from pytest_gpuenergy.opening import check_spec
-    from pytest_gpuenergy.support import disk_folder, interrupt_once, worktree
-
-    settings = GateSettings.parse(arguments.fail, strict=arguments.strict)
+    settings = gate.GateSettings.parse(arguments.fail, strict=arguments.strict)
     precision = math.inf
     if arguments.precision is not None:
-        precision = parse_percent(arguments.precision, "--precision")
+        precision = gate.parse_percent(arguments.precision, "--precision")
     check_spec(arguments.gpu_device)
     if arguments.powercap is not None:
-        cap_words(arguments.powercap)
-    clock_words(arguments.smclock)
+        control.cap_words(arguments.powercap)
+    control.clock_words(arguments.smclock)
     check_outputs({"json": arguments.json, "md": arguments.md})
     here = Path.cwd()
-    commits = {name: resolve_commit(here, getattr(arguments, name)) for name in ("base", "head")}
+    commits = {name: ab.resolve_commit(here, getattr(arguments, name)) for name in ("base", "head")}
     with interrupt_once(), disk_folder() as scratch:
         sides = []
         for name, commit in commits.items():
@@ -89,10 +86,10 @@ def run(arguments: Namespace) -> int:
             tell(f"{title}: verifying")
             target = scratch / name
             with worktree(here, commit, scratch / f"{name}-tree") as folder:
-                check_paths(folder, arguments.paths, title)
-                done = run_pytest(folder, _pytest_arguments(arguments, target), title)
-            sides.append(load_side(target, title, done))
-        check_sides(*sides)
+                ab.check_paths(folder, arguments.paths, title)
+                done = ab.run_pytest(folder, _pytest_arguments(arguments, target), title)
+            sides.append(ab.load_side(target, title, done))
+        ab.check_sides(*sides)
         comparison = _compare(
             arguments, settings, precision, commits, *(side.exhibits for side in sides)
         )
@@ -103,11 +100,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _pytest_arguments(arguments: Namespace, target: Path) -> list[str]:
-    from pytest_gpuenergy.control import CURRENT_CLOCKS
-
     words = ["--gpuenergy-export", str(target), "--gpu-device", arguments.gpu_device]
     keyword = None if arguments.keyword is None else _item_names(arguments.keyword)
-    clocks = None if arguments.smclock == CURRENT_CLOCKS else arguments.smclock
+    clocks = None if arguments.smclock == control.CURRENT_CLOCKS else arguments.smclock
     options = (("-k", keyword), ("--powercap", arguments.powercap), ("--smclock", clocks))
     for option, value in options:
         words += [option, value] if value is not None else []
@@ -119,35 +114,34 @@ def _item_names(expression: str) -> str:
 
     An id stands for an item of the latest run, which the worktrees do not have.
     """
-    from pytest_gpuenergy.report import latest_run, with_item_names
-
     try:
-        run = latest_run(Path.cwd())
-        return expression if run is None else with_item_names(expression, run.load().measurements)
+        run = reports.latest_run(Path.cwd())
+        return (
+            expression
+            if run is None
+            else reports.with_item_names(expression, run.load().measurements)
+        )
     except GpuEnergyError:
         return expression  # the run is damaged
 
 
 def _compare(
     arguments: Namespace,
-    settings: GateSettings,
+    settings: gate.GateSettings,
     precision: float,
     commits: dict[str, str],
-    base: tuple[Exhibit, ...],
-    head: tuple[Exhibit, ...],
-) -> Comparison:
-    from pytest_gpuenergy.ab import compare_pairs
-    from pytest_gpuenergy.engine import open_station, run_info
-
+    base: tuple[ab.Exhibit, ...],
+    head: tuple[ab.Exhibit, ...],
+) -> gate.Comparison:
     allowed = arguments.allow == "clocks"
-    with open_station(arguments.gpu_device, allow_clocks=allowed) as station:
+    with engine.open_station(arguments.gpu_device, allow_clocks=allowed) as station:
         for sentence in station.restored:
             tell(sentence)
         runs = [
-            run_info(station.device, getattr(arguments, name), {}, git_revision=commit)
+            engine.run_info(station.device, getattr(arguments, name), {}, git_revision=commit)
             for name, commit in commits.items()
         ]
-        return compare_pairs(
+        return ab.compare_pairs(
             station,
             (runs[0], base),
             (runs[1], head),
@@ -157,9 +151,3 @@ def _compare(
             tell=tell,
             precision=precision,
         )
-
-
-def _rounds(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1000:
-        raise ArgumentTypeError(f"{text!r} is not a number of rounds from 2 to 1000")
-    return int(text)

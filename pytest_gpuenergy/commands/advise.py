@@ -6,8 +6,8 @@ import math
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import advice, gate, report as reports, workloads
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -15,25 +15,21 @@ from pytest_gpuenergy.commands.command_line import (
     write_outcome,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs, select
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError, ReportInputError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.advice import Acceptance, Goal
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.workloads import Workload
 
 _MAX_TIMES = 1e9
 """The largest weight, to refuse typing errors."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``advise``."""
     parser = add_command(
         subparsers,
         "advise",
         run,
-        summary="Advise which power limit, clock and kernels are best for measured workloads",
+        summary=summary,
         description="The workloads that are chosen, by default all of the report, run one after "
         "another at one setpoint: the EDP that is least is that of their sums. Each is advised by "
         "itself too. Flagged and failed measurements are left out, unless only their intervals are "
@@ -101,78 +97,67 @@ def run(arguments: Namespace) -> int:
     """Choose, then write or print the advice; 1 if no setpoint, or mode, has all workloads."""
     from functools import partial
 
-    from pytest_gpuenergy.advice import (
-        advise_on,
-        compare_modes,
-        has_modes,
-        json_document,
-        markdown,
-        measured_names,
-        terminal,
-    )
-    from pytest_gpuenergy.commands.runs import check_outputs
-    from pytest_gpuenergy.workloads import OCCURRENCES, find_workload, network, split_words
-
     goal = _goal(arguments)
     weights, accepted = _weights(arguments.weights), _accepted(arguments)
     check_outputs({"json": arguments.json, "md": arguments.md}, arguments.runs)
     layers = [
         workload
-        for word in split_words(arguments.network)
-        for workload in network(word, Path.cwd())
+        for word in workloads.split_words(arguments.network)
+        for workload in workloads.network(word, Path.cwd())
     ]
-    names_layers = (word for word in split_words(arguments.weights) if word in OCCURRENCES)
-    layers += [find_workload(name) for word in names_layers for name in OCCURRENCES[word]]
+    names_layers = (
+        word for word in workloads.split_words(arguments.weights) if word in workloads.OCCURRENCES
+    )
+    layers += [
+        workloads.find_workload(name)
+        for word in names_layers
+        for name in workloads.OCCURRENCES[word]
+    ]
     report = _chosen(arguments, layers)
     expected = list(dict.fromkeys(workload.name for workload in layers))
-    measured = measured_names(report.measurements)
+    measured = advice.measured_names(report.measurements)
     weights = {n: times for n, times in weights.items() if n in measured or n not in expected}
     modes = None
-    if _names_modes(arguments) or has_modes(report.measurements):
-        modes = compare_modes(report, accepted, goal, weights=weights, baseline=arguments.baseline)
+    if _names_modes(arguments) or advice.has_modes(report.measurements):
+        modes = advice.compare_modes(
+            report, accepted, goal, weights=weights, baseline=arguments.baseline
+        )
         chosen = modes.best or next(row for row in modes.rows if not row.key.library)
         report = chosen.report
         names = {m.workload.name for m in report.measurements}
         weights = {name: times for name, times in weights.items() if name in names}
-    outcome = advise_on(
+    outcome = advice.advise_on(
         report, goal, weights=weights, baseline=arguments.baseline, expected=expected
     )
     write_outcome(
         arguments,
         outcome,
-        partial(terminal, modes=modes),
-        partial(json_document, modes=modes),
-        partial(markdown, modes=modes),
+        partial(advice.terminal, modes=modes),
+        partial(advice.json_document, modes=modes),
+        partial(advice.markdown, modes=modes),
     )
     is_complete = outcome.whole is not None and (modes is None or modes.best is not None)
     return 0 if is_complete else 1
 
 
-def _chosen(arguments: Namespace, layers: Sequence[Workload]) -> Report:
+def _chosen(arguments: Namespace, layers: Sequence[workloads.Workload]) -> reports.Report:
     """Merge the runs, and keep the GPU model and the workloads that are named.
 
-    Args:
-        arguments: those of the command.
-        layers: the layers of networks that are named. One that was not measured has the figures of
-            a workload of the same sizes.
+    A layer of a named network that was not measured has the figures of a workload of its sizes.
     """
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.advice import named_after, select_model, single_model
-    from pytest_gpuenergy.commands.runs import find_runs, select
-    from pytest_gpuenergy.report import load_report, merge
-
-    reports = [load_report(path) for path in find_runs(arguments.runs)]
+    runs = [reports.load_report(path) for path in find_runs(arguments.runs)]
     if arguments.gpu is not None:
-        reports = select_model(reports, arguments.gpu)
+        runs = advice.select_model(runs, arguments.gpu)
     try:
-        report = merge(reports)
+        report = reports.merge(runs)
     except ReportInputError:
-        single_model(*reports)  # its error says what to do
+        advice.single_model(*runs)  # its error says what to do
         raise
     wanted = {} if arguments.case else {layer.name: layer.parameters for layer in layers}
     chosen = select(
-        named_after(report.measurements, wanted),
+        advice.named_after(report.measurements, wanted),
         arguments.case,
         arguments.network,
         Path.cwd(),
@@ -185,16 +170,13 @@ def _names_modes(arguments: Namespace) -> bool:
     return arguments.modes is not None or arguments.accept_error is not None
 
 
-def _accepted(arguments: Namespace) -> Acceptance:
-    from pytest_gpuenergy.advice import Acceptance
-    from pytest_gpuenergy.workloads import parse_variants
-
+def _accepted(arguments: Namespace) -> advice.Acceptance:
     modes = None
     if arguments.modes is not None:
-        modes = tuple(map(str, parse_variants(arguments.modes, option="modes")["mode"]))
+        modes = tuple(map(str, workloads.parse_variants(arguments.modes, option="modes")["mode"]))
     error = arguments.accept_error
     if error is None:
-        return Acceptance(modes)
+        return advice.Acceptance(modes)
     try:
         value = float(error)
     except ValueError:
@@ -204,36 +186,34 @@ def _accepted(arguments: Namespace) -> Acceptance:
             f"--accept-error {error[:40]!r} is not understood: give the largest relative error, "
             "such as 1e-3."
         )
-    return Acceptance(modes, value)
+    return advice.Acceptance(modes, value)
 
 
-def _goal(arguments: Namespace) -> Goal:
-    from pytest_gpuenergy.advice import Goal
-    from pytest_gpuenergy.gate import parse_percent
-
+def _goal(arguments: Namespace) -> advice.Goal:
     if arguments.slower_by is None:
-        return Goal(Metric(arguments.objective or Metric.EDP))
+        return advice.Goal(Metric(arguments.objective or Metric.EDP))
     if arguments.objective not in (None, str(Metric.ENERGY)):
         raise InputError(
             f"--slower-by limits the time of the least energy: leave out --objective "
             f"{arguments.objective}."
         )
-    return Goal(Metric.ENERGY, parse_percent(arguments.slower_by, "--slower-by"))
+    return advice.Goal(Metric.ENERGY, gate.parse_percent(arguments.slower_by, "--slower-by"))
 
 
 def _weights(texts: Sequence[str]) -> dict[str, float]:
-    from pytest_gpuenergy.workloads import OCCURRENCES, split_words
-
     counts: dict[str, float] = {}
-    if texts and not split_words(texts):
+    if texts and not workloads.split_words(texts):
         raise InputError("--weights is empty: give names with numbers, or leave it out.")
     words = [
         f"{name}={times}"
-        for word in split_words(texts)
-        if word in OCCURRENCES
-        for name, times in OCCURRENCES[word].items()
+        for word in workloads.split_words(texts)
+        if word in workloads.OCCURRENCES
+        for name, times in workloads.OCCURRENCES[word].items()
     ]
-    for word in [*words, *(word for word in split_words(texts) if word not in OCCURRENCES)]:
+    for word in [
+        *words,
+        *(word for word in workloads.split_words(texts) if word not in workloads.OCCURRENCES),
+    ]:
         name, _, times = word.rpartition("=")
         try:
             value = float(times)

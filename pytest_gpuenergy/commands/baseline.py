@@ -5,24 +5,26 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     print_lines,
     stdout_width,
 )
+from pytest_gpuenergy.commands.runs import find_runs
 from pytest_gpuenergy.support import is_there
 
 DEFAULT = "gpuenergy-baseline.json"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``baseline`` with ``update``."""
     parser = add_command(
         subparsers,
         "baseline",
         None,
-        summary="Make a run the baseline that later ones are judged by",
+        summary=summary,
         description="No other command changes a baseline.",
         example="gpuenergy baseline update",
     )
@@ -51,19 +53,15 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 
 
 def _update(arguments: Namespace) -> int:
-    from pytest_gpuenergy.commands.runs import find_runs
-    from pytest_gpuenergy.gate import GateSettings, compare, terminal, update
-    from pytest_gpuenergy.report import load_report, updating, write_json
-
     path = Path(arguments.to)
     (run,) = find_runs([arguments.source] if arguments.source else [])
-    new = load_report(run)
-    with updating(path):
-        old = load_report(path) if is_there(path) and not arguments.replace else None
-        changed = update(old, new)
-        write_json(changed.report, path)
+    new = reports.load_report(run)
+    with reports.updating(path):
+        old = reports.load_report(path) if is_there(path) and not arguments.replace else None
+        changed = gate.update(old, new)
+        reports.write_json(changed.report, path)
     if old is not None:
-        print_lines(terminal(compare(old, new, GateSettings()), stdout_width()))
+        print_lines(gate.terminal(gate.compare(old, new, gate.GateSettings()), stdout_width()))
     print_lines(
         f"left out: {left.measurement.identity.label} ({left.why})" for left in changed.left_out
     )

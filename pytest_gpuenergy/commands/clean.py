@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from pytest_gpuenergy import kernels, report as reports
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, count
 from pytest_gpuenergy.support import (
     CACHE_ENTRY,
     CACHE_FOLDERS,
     GpuEnergyError,
     InputError,
+    cache_dir,
+    compiled_dir,
     is_link,
     is_there,
+    state_dir,
 )
 
 _MAKING_S = 3600.0
@@ -77,20 +81,14 @@ class FoundFiles:
 
 
 def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
-    """Return the runs of a project, except the last ``keep`` of them.
-
-    Raises:
-        InputError: its folder of runs was not created by this package.
-    """
-    from pytest_gpuenergy.report import HOME, IGNORE_SIGN
-
-    home = root / HOME
+    """Return the runs of a project, except the last ``keep`` of them."""
+    home = root / reports.HOME
     found = FoundFiles()
     if not is_link(home) and not is_there(home):
         return found
     sign, runs, pointer = home / ".gitignore", home / "runs", home / "latest"
     marked = not is_link(home) and _is_file(sign)
-    if not (marked and sign.read_text(errors="replace").startswith(IGNORE_SIGN)):
+    if not (marked and sign.read_text(errors="replace").startswith(reports.IGNORE_SIGN)):
         raise InputError(
             f"{home} was not made by gpuenergy, or is a link, so nothing is removed there: "
             "inspect it and remove it by hand."
@@ -124,11 +122,8 @@ def find_runs(root: Path, *, keep: int = 0) -> FoundFiles:
 def find_fleet_files(fleets: Path, *, keep: int = 0) -> FoundFiles:
     """Return what fleets have left on this host: copies of projects, and their older runs.
 
-    Copies that a process has as its working directory are kept, and so are new unfinished ones.
-
-    Args:
-        fleets: the folder ``fleet`` in the state folder.
-        keep: number of runs of each project to keep.
+    Copies that a process has as its working directory are kept, new unfinished ones, and the last
+    ``keep`` runs of each project.
 
     Raises:
         InputError: a folder of runs was not made by this package.
@@ -164,16 +159,14 @@ def find_exports(root: Path) -> FoundFiles:
     Raises:
         InputError: the list of a folder's files cannot be used.
     """
-    from pytest_gpuenergy.kernels import SIGN, ExportedFolder
-
     found = FoundFiles()
     for folder in _entries(root):
         if not _is_folder(folder) or not os.access(folder, os.R_OK | os.X_OK):
             continue  # a folder that we cannot read is no export of ours
-        if (export := ExportedFolder.find(folder)) is not None:
-            ours = {*export.own, *export.folders, folder, folder / SIGN}
+        if (export := kernels.ExportedFolder.find(folder)) is not None:
+            ours = {*export.own, *export.folders, folder, folder / kernels.SIGN}
             inside = FoundFiles.in_tree(folder, ours.__contains__)
-            inside.remove_last(folder / SIGN)
+            inside.remove_last(folder / kernels.SIGN)
             inside.groups.append(folder)
             found.add(inside)
     return found
@@ -190,12 +183,10 @@ def find_cache_files(cache: Path) -> FoundFiles:
 
 
 def _is_of_run(run: Path, path: Path) -> bool:
-    from pytest_gpuenergy.report import RUN_FILES
-
     name = path.relative_to(run).as_posix()
     if _is_folder(path):
         return path == run or name.partition("/")[0] == "csv"
-    return _is_file(path) and RUN_FILES.fullmatch(name) is not None
+    return _is_file(path) and reports.RUN_FILES.fullmatch(name) is not None
 
 
 def _is_cached(folder: Path, path: Path) -> bool:
@@ -215,13 +206,13 @@ def _is_folder(path: Path) -> bool:
     return is_there(path) and stat.S_ISDIR(path.lstat().st_mode)
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``clean``."""
     parser = add_command(
         subparsers,
         "clean",
         run,
-        summary="Remove the runs of this project, exported kernels and the caches",
+        summary=summary,
         description="Lists how much would be removed and asks first. Only files that this package "
         "created are removed; links are not followed, and saved power limits are never touched.",
         example="""
@@ -257,8 +248,6 @@ gpuenergy clean --fleet
 
 def run(arguments: Namespace) -> int:
     """List the files, ask, and remove them; 1 if the answer is no."""
-    from pytest_gpuenergy.support import cache_dir, compiled_dir, state_dir
-
     here = Path.cwd()
     found = find_runs(here, keep=arguments.keep or 0)
     others: list[str] = []

@@ -15,18 +15,18 @@ from argparse import (
 )
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from pytest_gpuenergy.support import aligned, printable, terminal_width
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.replay import Batching
+from pytest_gpuenergy import replay, report as reports
+from pytest_gpuenergy.support import InputError, aligned, printable, terminal_width
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 """The type that `argparse.ArgumentParser.add_subparsers` returns."""
 
 _WIDTH = 79
 """Columns of the text in ``--help``."""
+_MAX_NAMES = 12
+"""Names that an error message lists; of more, it gives the number."""
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
 
@@ -40,15 +40,9 @@ def add_command(
     example: str,
     description: str = "",
 ) -> ArgumentParser:
-    """Add a subcommand whose ``--help`` ends with an example.
+    """Add a subcommand whose ``--help`` ends with an example: command lines, one per line.
 
-    Args:
-        subparsers: the parent's subparsers.
-        name: the word on the command line.
-        run: called with the parsed arguments; returns the exit code.
-        summary: one phrase, for the list of commands.
-        example: command lines, one per line.
-        description: further sentences for ``--help``.
+    The summary is a phrase for the list of commands; ``run`` returns the exit code.
     """
     indented = "\n".join(f"  {line}" for line in example.strip().splitlines())
     parser = subparsers.add_parser(
@@ -126,12 +120,10 @@ def write_text(text: str, target: str) -> None:
     Raises:
         ReportError: it cannot be written.
     """
-    from pytest_gpuenergy.report import write_view
-
     if target == "-":
         print(text, end="")
     else:
-        write_view(Path(target), text)
+        reports.write_view(Path(target), text)
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -157,13 +149,15 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print(line)
 
 
-def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
-    """Add ``--smclock`` and ``--allow``, for a command that has ``--powercap``.
+def listed(names: Iterable[str], nothing: str) -> str:
+    """Return the first names, each once, and the number of the others; ``nothing`` for none."""
+    found = list(dict.fromkeys(names))
+    more = [f"{len(found) - _MAX_NAMES} more"] if len(found) > _MAX_NAMES else []
+    return ", ".join([*found[:_MAX_NAMES], *more]) or nothing
 
-    Args:
-        parser: the command's parser, or a group of it.
-        several: whether the command takes a list of clocks.
-    """
+
+def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
+    """Add ``--smclock``, for one clock or several, and ``--allow`` beside ``--powercap``."""
     parser.add_argument(
         "--smclock",
         metavar="LIST" if several else "MHZ",
@@ -211,18 +205,11 @@ def add_schedule_options(parser: ArgumentParser) -> None:
     )
 
 
-def batching_of(arguments: Namespace) -> Batching:
-    """Return how requests are batched by the options of `add_schedule_options`.
-
-    Raises:
-        InputError: There are such options, and no schedule.
-    """
-    from pytest_gpuenergy.replay import Batching
-    from pytest_gpuenergy.support import InputError
-
+def chosen_batching(arguments: Namespace) -> replay.Batching:
+    """Return how requests are batched by the options of `add_schedule_options`."""
     names = ("max_batch", "bucket_tokens", "step_ms")
     given = {name: value for name in names if (value := getattr(arguments, name)) is not None}
     if given and arguments.schedule is None:
         option = f"--{next(iter(given)).replace('_', '-')}"
         raise InputError(f"{option} is for the requests of --schedule FILE: give that too.")
-    return Batching(**given)
+    return replay.Batching(**given)

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_output_arguments,
     write_outcome,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.gate import Comparison
+from pytest_gpuenergy.commands.runs import check_outputs, find_runs
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``compare``."""
     parser = add_command(
         subparsers,
         "compare",
         run,
-        summary="Judge a run by an earlier one: SAME, BETTER, WORSE or AMBIGUOUS",
+        summary=summary,
         description="A kernel is worse, or better, when the whole interval of its change lies "
         "beyond the limit. Both runs must be of the same GPU model.",
         example="""
@@ -72,11 +70,7 @@ def add_gate_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Compare two runs, and write or print the outcome; 1 if the gate fails."""
-    from pytest_gpuenergy.commands.runs import check_outputs, find_runs
-    from pytest_gpuenergy.gate import GateSettings, compare
-    from pytest_gpuenergy.report import load_report
-
-    settings = GateSettings.parse(
+    settings = gate.GateSettings.parse(
         arguments.fail,
         session_sd=arguments.session_sd,
         allow=arguments.allow,
@@ -86,20 +80,18 @@ def run(arguments: Namespace) -> int:
     check_outputs(outputs, [arguments.base, arguments.new])
     (base,) = find_runs([arguments.base])
     (new,) = find_runs([arguments.new] if arguments.new else [])
-    comparison = compare(load_report(base), load_report(new), settings)
+    comparison = gate.compare(reports.load_report(base), reports.load_report(new), settings)
     write_comparison(comparison, arguments)
     return 0 if comparison.passed else 1
 
 
-def write_comparison(comparison: Comparison, arguments: Namespace) -> None:
+def write_comparison(comparison: gate.Comparison, arguments: Namespace) -> None:
     """Write a comparison where the arguments say; in GitHub Actions, also print annotations.
 
     Raises:
         ReportError: a file cannot be written.
     """
-    from pytest_gpuenergy.gate import annotate, in_github_actions, json_document, markdown, terminal
-
-    write_outcome(arguments, comparison, terminal, json_document, markdown)
-    if in_github_actions():
-        for line in annotate(comparison):
+    write_outcome(arguments, comparison, gate.terminal, gate.json_document, gate.markdown)
+    if gate.in_github_actions():
+        for line in gate.annotate(comparison):
             print(line, file=sys.stderr)

@@ -17,13 +17,19 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pytest_gpuenergy import control, devices, emulator, energy
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json
-from pytest_gpuenergy.support import DeviceError, SetpointError, WritesDeniedError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Gpu
+from pytest_gpuenergy.support import (
+    DeviceError,
+    GpuEnergyError,
+    InputError,
+    SetpointError,
+    WritesDeniedError,
+    cache_dir,
+    state_dir,
+)
 
 Status = Literal["ok", "note", "broken"]
 _CHILD_TIMEOUT_S = 120.0
@@ -64,13 +70,13 @@ class Check:
     advice: str = ""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``doctor``."""
     parser = add_command(
         subparsers,
         "doctor",
         run,
-        summary="Check drivers, permissions, compilers and packages",
+        summary=summary,
         description="Changes nothing. A missing optional component is a note; the exit code is 1 "
         "only if something is broken.",
         example="gpuenergy doctor\ngpuenergy doctor --json",
@@ -96,10 +102,6 @@ def run(arguments: Namespace) -> int:
 
 def all_checks() -> Iterator[Check]:
     """Run every check; each depends on earlier ones only."""
-    from pytest_gpuenergy.devices import find_nvcc, nvcc_version
-    from pytest_gpuenergy.emulator import find_compiler
-    from pytest_gpuenergy.support import GpuEnergyError
-
     python = ".".join(map(str, sys.version_info[:3]))
     if _PYTHONS[0] <= sys.version_info[:2] < _PYTHONS[1]:
         yield Check("Python", "ok", python)
@@ -112,7 +114,7 @@ def all_checks() -> Iterator[Check]:
             yield Check(name, "broken", "not installed", f"pip install {name}")
     yield from (_check_folder(name) for name in ("cache", "state"))
     try:
-        yield Check("emulated GPU", "ok", f"runs kernels with {find_compiler()}")
+        yield Check("emulated GPU", "ok", f"runs kernels with {emulator.find_compiler()}")
     except GpuEnergyError as error:
         yield Check("emulated GPU", "broken", str(error), "install g++, or set CXX to a compiler")
     yield from check_gpus()
@@ -124,10 +126,10 @@ def all_checks() -> Iterator[Check]:
     else:
         lacks = "not installed: tuning has no learned cost model"
         yield Check("xgboost", "note", lacks, 'pip install "pytest-gpuenergy[tvm]"')
-    nvcc = find_nvcc()
+    nvcc = devices.find_nvcc()
     if nvcc is None:
         yield Check("nvcc", "note", "not on the PATH: only exports and CUTLASS need it")
-    elif version := nvcc_version(nvcc):
+    elif version := devices.nvcc_version(nvcc):
         yield Check("nvcc", "ok", f"{version} ({nvcc})")
     else:
         yield Check("nvcc", "note", f"{nvcc} does not work", "repair the CUDA toolkit")
@@ -159,8 +161,6 @@ def check_tvm() -> Check:
 
 
 def _check_folder(kind: str) -> Check:
-    from pytest_gpuenergy.support import InputError, cache_dir, state_dir
-
     make: Callable[[], Path] = {"cache": cache_dir, "state": state_dir}[kind]
     name = f"{kind} folder"
     try:
@@ -205,15 +205,13 @@ def _probe(code: str) -> tuple[list[str] | None, str]:
 
 def check_gpus() -> Iterator[Check]:
     """Check the driver, NVML, the CUDA driver library, and every GPU that NVML sees."""
-    from pytest_gpuenergy.devices import load_nvml, printable_text
-
     try:
-        nvml = load_nvml()
+        nvml = devices.load_nvml()
     except DeviceError as error:
         yield _no_nvml(error)
         return
     try:
-        version = printable_text(nvml.nvmlSystemGetDriverVersion())
+        version = devices.printable_text(nvml.nvmlSystemGetDriverVersion())
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         yield Check("driver", "broken", f"NVML fails: {error}", "check that nvidia-smi works")
@@ -223,7 +221,7 @@ def check_gpus() -> Iterator[Check]:
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found[printable_text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
+            found[devices.printable_text(nvml.nvmlDeviceGetUUID(handle))] = index, handle
         except nvml.NVMLError as error:
             yield _silent(f"GPU {index}", error)
     yield _cuda_agrees(list(found))
@@ -233,15 +231,13 @@ def check_gpus() -> Iterator[Check]:
 
 def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
     """Check a GPU: energy, limits and permissions, persistence, MIG, processes, leftovers."""
-    from pytest_gpuenergy.devices import HostClock, NvmlGpu, gpu_name
-
     try:
-        name = gpu_name(nvml, handle)
+        name = devices.gpu_name(nvml, handle)
     except nvml.NVMLError as error:
         yield _silent(label, error)
         return
     yield Check(label, "ok", f"{name} {uuid}")
-    gpu = NvmlGpu(nvml, handle, name, uuid, HostClock())
+    gpu = devices.NvmlGpu(nvml, handle, name, uuid, devices.HostClock())
     yield _energy(gpu, label)
     yield _power_limits(gpu, label)
     yield _clocks(gpu, label)
@@ -270,10 +266,8 @@ def check_gpu(nvml: Any, handle: Any, label: str, uuid: str) -> Iterator[Check]:
 
 def check_leftover(label: str, uuid: str) -> Iterator[Check]:
     """Check for settings of the card ``uuid`` that ``gpuenergy powercap restore`` would undo."""
-    from pytest_gpuenergy.control import kept_record, leftover
-
     try:
-        left, kept = leftover(uuid), kept_record(uuid)
+        left, kept = control.leftover(uuid), control.kept_record(uuid)
     except SetpointError as error:
         yield Check(f"{label} saved power limit", "broken", str(error))
         return
@@ -317,40 +311,35 @@ def _no_nvml(error: DeviceError) -> Check:
 
 
 def _cuda_agrees(uuids: list[str]) -> Check:
-    from pytest_gpuenergy.devices import VISIBLE, cuda_uuids, visible_gpus
-
     name = "CUDA driver library"
     try:
-        cuda = cuda_uuids()
+        cuda = devices.cuda_uuids()
     except DeviceError as error:
         return Check(name, "broken", str(error))
     if unknown := [uuid for uuid in cuda if uuid not in uuids]:
         advice = "check that nvidia-smi -L lists it; name whole GPUs in CUDA_VISIBLE_DEVICES"
         return Check(name, "broken", f"CUDA sees {unknown[0]}, but NVML does not", advice)
     if len(cuda) < len(uuids):
-        visible = os.environ.get(VISIBLE)
+        visible = os.environ.get(devices.VISIBLE)
         # The order of devices does not matter here, so their names may be equal.
-        remark = visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
-        why = remark or (f"{VISIBLE}={visible}" if visible is not None else "")
+        remark = devices.visible_gpus(os.environ, [(uuid, "") for uuid in uuids]).remark
+        why = remark or (f"{devices.VISIBLE}={visible}" if visible is not None else "")
         found = f"CUDA sees {len(cuda)} of the {len(uuids)} GPUs of NVML" + (why and f" ({why})")
         return Check(name, "note", found, "unset CUDA_VISIBLE_DEVICES to use the others")
     return Check(name, "ok", "sees the same GPUs as NVML, by UUID")
 
 
-def _energy(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.devices import unavailable_errors
-    from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
-
+def _energy(gpu: devices.Gpu, label: str) -> Check:
     name, nvml = f"{label} energy", gpu.nvml
     try:
         nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
         return Check(name, "ok", "it has an energy counter")
-    except unavailable_errors(nvml) as error:
+    except devices.unavailable_errors(nvml) as error:
         reason = str(error)
     except nvml.NVMLError as error:
         found = f"its energy counter cannot be read: {error}"
         return Check(name, "broken", found, "see nvidia-smi and dmesg")
-    for power, read in (("instant", instant_power_mw), ("average", average_power_mw)):
+    for power, read in (("instant", energy.instant_power_mw), ("average", energy.average_power_mw)):
         if read(gpu) is not None:
             found = (
                 f"it has no energy counter ({reason}): energy is the integral of its {power} power"
@@ -364,45 +353,41 @@ def _energy(gpu: Gpu, label: str) -> Check:
     return Check(name, "broken", found, advice)
 
 
-def _power_limits(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, limit_rule, read_limits
-
+def _power_limits(gpu: devices.Gpu, label: str) -> Check:
     name = f"{label} power limit"
     try:
-        limits = read_limits(gpu)
+        limits = control.read_limits(gpu)
     except DeviceError as error:
         return Check(name, "note", f"unknown: {error}", "use --powercap current")
     found = f"{limits.current_w:g} W, allowed are {limits.min_w:g} W to {limits.max_w:g} W"
     if limits.min_w == limits.max_w:
         return Check(name, "note", f"{found}: fixed", "use --powercap current")
     try:
-        writer = choose_writer(gpu)
+        writer = control.choose_writer(gpu)
     except WritesDeniedError:
         found += "; GPUENERGY_CAP_WRITES forbids setting it"
         return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --powercap current")
     except SetpointError as error:
-        advice = _sudo_advice(lambda: limit_rule(gpu.uuid, limits))
+        advice = _sudo_advice(lambda: control.limit_rule(gpu.uuid, limits))
         return Check(name, "note", f"{found}. {error}", advice)
     return Check(name, "ok", f"{found}; this user may set it through {writer.name}")
 
 
-def _clocks(gpu: Gpu, label: str) -> Check:
-    from pytest_gpuenergy.control import choose_writer, clock_rule, supported_clocks
-
+def _clocks(gpu: devices.Gpu, label: str) -> Check:
     name = f"{label} SM clocks"
     try:
-        clocks = supported_clocks(gpu)
+        clocks = control.supported_clocks(gpu)
     except DeviceError as error:
         return Check(name, "note", f"unknown: {error}", "use --smclock current")
     found = f"{clocks[0]} MHz to {clocks[-1]} MHz in {len(clocks)} steps"
     try:
-        writer = choose_writer(gpu)
+        writer = control.choose_writer(gpu)
         writer.check_clock_lock(clocks[-1])
     except WritesDeniedError:
         found += "; GPUENERGY_CAP_WRITES forbids locking them"
         return Check(name, "note", found, "unset GPUENERGY_CAP_WRITES, or use --smclock current")
     except SetpointError:
-        advice = _sudo_advice(lambda: clock_rule(gpu.uuid, clocks))
+        advice = _sudo_advice(lambda: control.clock_rule(gpu.uuid, clocks))
         return Check(name, "note", f"{found}; this user may not lock them", advice)
     return Check(name, "ok", f"{found}; this user may lock them through {writer.name}")
 

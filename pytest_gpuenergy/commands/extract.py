@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -12,17 +13,18 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import is_folder
 
 _SUFFIXES = (".gz", ".xz", ".json", ".jsonl", ".trace", ".pt")
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``extract``."""
     parser = add_command(
         subparsers,
         "extract",
         run,
-        summary="Extract the unique GPU kernels from a trace of PyTorch's profiler",
+        summary=summary,
         description="Launches that share kernel, operator, arguments and launch plan count as one "
         "kernel. Writes every launch (kernel_launch_params.jsonl and .csv), the unique kernels "
         "(unique_kernels_compute.jsonl), how each can be replayed (kernel_signatures.json), and, "
@@ -51,11 +53,8 @@ gpuenergy extract bloom/ --json
 
 def run(arguments: Namespace) -> int:
     """Extract, write, and print a summary."""
-    from pytest_gpuenergy.replay import extract_kernels, json_document, terminal, write_results
-    from pytest_gpuenergy.support import is_folder
-
     source: Path = arguments.source
-    found = extract_kernels(source)
+    found = replay.extract_kernels(source)
     folder = arguments.out
     if folder is None and is_folder(source):
         folder = source
@@ -64,9 +63,9 @@ def run(arguments: Namespace) -> int:
         while name.suffix in _SUFFIXES:
             name = name.with_suffix("")
         folder = Path(f"{name}-kernels")
-    write_results(found, folder, source.name or folder.name, tell)
+    replay.write_results(found, folder, source.name or folder.name, tell)
     if arguments.json:
-        print_json({**json_document(found), "folder": str(folder)})
+        print_json({**replay.json_document(found), "folder": str(folder)})
     else:
-        print_lines([*terminal(found), "", f"written to {folder}"])
+        print_lines([*replay.terminal(found), "", f"written to {folder}"])
     return 0

@@ -8,8 +8,19 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pytest_gpuenergy import (
+    control,
+    engine,
+    kernels,
+    pytest_plugin,
+    replay,
+    report as reports,
+    tuners,
+    tuning,
+    workloads,
+)
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
@@ -31,17 +42,17 @@ from pytest_gpuenergy.commands.tune_options import (
     add_search_options,
     distinct,
 )
+from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import (
     InputError,
     UnavailableError,
     dump,
+    interrupt_once,
     is_there,
     plain,
+    run_child,
+    terminal_width,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.workloads import Gemm, GemmRequest
 
 _GRAMMAR = (
     "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
@@ -61,13 +72,13 @@ _SAVINGS = "product_savings.json"
 _PLUGIN = "pytest_gpuenergy.pytest_plugin.benches.products"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``gemm`` and its subcommands."""
     parser = add_command(
         subparsers,
         "gemm",
         None,
-        summary="Tune, compare and profile matrix products by their sizes",
+        summary=summary,
         example="""
 gpuenergy gemm tune "MNK=1024 t=64; M=512 N=256 K=640" --out tuned
 gpuenergy gemm perf "MNK=1024" --records tuned
@@ -75,7 +86,7 @@ gpuenergy gemm profile "MNK=1024 layout=nn" --records tuned --out profiles
 """,
     )
     chosen = parser.add_subparsers(dest="gemm_command", required=True, metavar="COMMAND")
-    tuning = add_command(
+    tune_parser = add_command(
         chosen,
         "tune",
         _tune,
@@ -87,15 +98,15 @@ gpuenergy gemm tune "MNK=1024" --trials 64 --out tuned
 gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out tuned
 """,
     )
-    tuning.add_argument(
+    tune_parser.add_argument(
         "sizes",
         nargs="+",
         metavar="SIZES",
         help=f"{_GRAMMAR}; t= is the same as --trials, O=0 as --tuner template, O=1 as --tuner tvm",
     )
-    add_search_options(tuning)
-    add_device_options(tuning)
-    tuning.set_defaults(quick=False)
+    add_search_options(tune_parser)
+    add_device_options(tune_parser)
+    tune_parser.set_defaults(quick=False)
     _add_perf(chosen)
     _add_profile(chosen)
 
@@ -171,16 +182,14 @@ gpuenergy gemm perf --model bloom/ --out results
 
 
 def _tune(arguments: Namespace) -> int:
-    from pytest_gpuenergy.workloads import parse_requests
-
-    requests = parse_requests(" ".join(arguments.sizes))
+    requests = workloads.parse_requests(" ".join(arguments.sizes))
     if any(request.in_background for request in requests):
         tell("O=65536 is ignored: to tune in the background, let the shell do so (nohup ... &).")
     return tune(arguments, distinct(_wanted(arguments, requests)))
 
 
-def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[Wanted]:
-    asked: dict[Gemm, tuple[int | None, str | None]] = {}
+def _wanted(arguments: Namespace, requests: Sequence[workloads.GemmRequest]) -> Iterator[Wanted]:
+    asked: dict[workloads.Gemm, tuple[int | None, str | None]] = {}
     for request in requests:
         if request.trials is not None and request.trials > MAX_TRIALS:
             raise InputError(
@@ -208,9 +217,6 @@ def _wanted(arguments: Namespace, requests: Sequence[GemmRequest]) -> Iterator[W
 
 def _perf(arguments: Namespace) -> int:
     """Measure matrix products with pytest, and write each one's best kernels."""
-    from pytest_gpuenergy.support import terminal_width
-    from pytest_gpuenergy.workloads import measured_products, sizes_text
-
     if arguments.model is None:
         if not arguments.sizes:
             raise InputError("Name matrix products by their sizes, or --model RUN.")
@@ -218,70 +224,53 @@ def _perf(arguments: Namespace) -> int:
             if getattr(arguments, name):
                 raise InputError(f"--{name} is for --model RUN: give that too.")
         sizes = " ".join(arguments.sizes)
-        measured_products(sizes)
+        workloads.measured_products(sizes)
         return _measure(arguments, sizes)
     if arguments.sizes:
         raise InputError("SIZES and --model name different products: give one of them.")
-    from pytest_gpuenergy.replay import (
-        alternatives,
-        model_products,
-        product_savings,
-        savings_lines,
-    )
-    from pytest_gpuenergy.report import write_view
 
     cold = arguments.cache != "hot"
-    products = model_products(arguments.model, arguments.step or 1, cold=cold)
+    products = replay.model_products(arguments.model, arguments.step or 1, cold=cold)
     asked = [
         one
         for calls in products.products
         if calls.product is not None
-        for one in alternatives(calls.product)
+        for one in replay.alternatives(calls.product)
     ]
 
-    def show(report: Report) -> None:
-        savings = product_savings(report, products)
+    def show(report: reports.Report) -> None:
+        savings = replay.product_savings(report, products)
         path = arguments.out / _SAVINGS
-        write_view(path, dump(savings))
+        reports.write_view(path, dump(savings))
         if arguments.json:
             print_json(plain(savings))
         else:
-            print_lines(savings_lines(savings, terminal_width(is_terminal=sys.stdout.isatty())))
+            print_lines(
+                replay.savings_lines(savings, terminal_width(is_terminal=sys.stdout.isatty()))
+            )
             print(path)
 
-    return _measure(arguments, "; ".join(map(sizes_text, dict.fromkeys(asked))), show)
+    return _measure(arguments, "; ".join(map(workloads.sizes_text, dict.fromkeys(asked))), show)
 
 
-def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | None = None) -> int:
+def _measure(
+    arguments: Namespace, sizes: str, show: Callable[[reports.Report], None] | None = None
+) -> int:
     """Run the bench of these products, write its outputs, and return the exit code.
 
-    Args:
-        arguments: the options of the command.
-        sizes: the products.
-        show: what is done with the report at the end, or after an interrupt, if it has figures.
+    At the end, or after an interrupt, ``show`` is given the report if it has figures.
     """
-    from pytest_gpuenergy import pytest_plugin
-    from pytest_gpuenergy.control import CURRENT_CLOCKS
-    from pytest_gpuenergy.report import latest_run, write_best_perf
-    from pytest_gpuenergy.support import interrupt_once, run_child
-    from pytest_gpuenergy.tuners import (
-        CONTENDERS_IN,
-        CUTLASS_PROFILER,
-        check_contenders,
-        check_cutlass,
-    )
-    from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import Gemm
-
     if arguments.records is not None:
-        given_folder(arguments.records)
-    check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
-    contenders = [*CONTENDERS_IN[Gemm.kind]]
+        tuning.given_folder(arguments.records)
+    tuners.check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
+    contenders = [*tuners.CONTENDERS_IN[workloads.Gemm.kind]]
     if arguments.contender is not None:
         contenders = [word.strip() for word in arguments.contender.split(",")]
-        check_contenders(contenders, Gemm.kind)
-        if CUTLASS_PROFILER in contenders and arguments.cutlass_profiler is None:
-            raise InputError(f"The contender {CUTLASS_PROFILER} needs --cutlass-profiler PATH.")
+        tuners.check_contenders(contenders, workloads.Gemm.kind)
+        if tuners.CUTLASS_PROFILER in contenders and arguments.cutlass_profiler is None:
+            raise InputError(
+                f"The contender {tuners.CUTLASS_PROFILER} needs --cutlass-profiler PATH."
+            )
     out, here = arguments.out, Path.cwd()
     options = {
         "--gemm": sizes,
@@ -294,7 +283,7 @@ def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | 
         "--cutlass-profiler": arguments.cutlass_profiler,
         "--gpu-device": arguments.gpu_device,
         "--powercap": arguments.powercap,
-        "--smclock": None if arguments.smclock == CURRENT_CLOCKS else arguments.smclock,
+        "--smclock": None if arguments.smclock == control.CURRENT_CLOCKS else arguments.smclock,
         "--gpuenergy-allow": arguments.allow,
         "-k": " or ".join(f"-{name}-" for name in contenders),
     }
@@ -304,16 +293,16 @@ def _measure(arguments: Namespace, sizes: str, show: Callable[[Report], None] | 
     # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
-    before, written = latest_run(here), list[Path]()
+    before, written = reports.latest_run(here), list[Path]()
     try:
         with interrupt_once():
             shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
             code = run_child([*pytest, *alone, *words, item], here, shown=shown).returncode
     finally:  # an interrupted run has results too
-        run = latest_run(here)
+        run = reports.latest_run(here)
         if run is not None and (before is None or run.path != before.path):
             report = run.load()
-            written = write_best_perf(report, out)
+            written = reports.write_best_perf(report, out)
             for path in written:
                 print(path, file=sys.stderr if arguments.json else sys.stdout)
             if show is not None and report.measurements:
@@ -347,17 +336,10 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 
 def _profile(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
-    from pytest_gpuenergy.engine import Station
-    from pytest_gpuenergy.kernels import profile_kernels, profiling_tools
-    from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.support import interrupt_once
-    from pytest_gpuenergy.tuners import check_text_contender
-    from pytest_gpuenergy.workloads import measured_products
-
     sizes, out = " ".join(arguments.sizes), arguments.out.absolute()
-    measured_products(sizes)
+    workloads.measured_products(sizes)
     if arguments.contender is not None:
-        check_text_contender(arguments.contender)
+        tuners.check_text_contender(arguments.contender)
     try:
         if is_there(out) and any(out.iterdir()):
             raise InputError(
@@ -374,12 +356,12 @@ def _profile(arguments: Namespace) -> int:
                 f"Profiling takes a real GPU, and {device.name} is emulated here: run this where "
                 "there is an NVIDIA GPU, or choose one with --gpu-device."
             )
-        tools = profiling_tools()
-        station = stack.enter_context(Station(device))
+        tools = kernels.profiling_tools()
+        station = stack.enter_context(engine.Station(device))
         for sentence in station.restored:
             tell(sentence)
-        kernels = product_kernels(sizes, arguments.contender, device, arguments.records)
+        chosen = product_kernels(sizes, arguments.contender, device, arguments.records)
         gpu = device.uuid, device.name
-        for profile in profile_kernels(kernels, tools, out, device.architecture, gpu):
+        for profile in kernels.profile_kernels(chosen, tools, out, device.architecture, gpu):
             print(profile)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import gate
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -12,17 +13,18 @@ from pytest_gpuenergy.commands.command_line import (
     count,
     write_outcome,
 )
+from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.support import InputError
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``history``."""
     parser = add_command(
         subparsers,
         "history",
         run,
-        summary="Show a metric over the runs of this project, and where it changed",
+        summary=summary,
         description="Reads the runs in .gpuenergy, each board separately. Flagged measurements are "
         "shown, but not used to find changes.",
         example="""
@@ -48,18 +50,15 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
 
 def run(arguments: Namespace) -> int:
     """Read the runs, and print or write the history."""
-    from pytest_gpuenergy.commands.runs import check_outputs, runs_of_project
-    from pytest_gpuenergy.gate import history, history_json, history_markdown, history_text
-
     check_outputs({"json": arguments.json, "md": arguments.md})
     reports = sorted(runs_of_project(Path.cwd()), key=lambda report: report.run.started)
     if arguments.runs is not None:
         reports = reports[-arguments.runs :]
-    found = history(reports, Metric(arguments.metric), arguments.words.split())
+    found = gate.history(reports, Metric(arguments.metric), arguments.words.split())
     if not found:
         raise InputError(
             f"No run here has a measured kernel with {arguments.words!r} in its label: "
             "see gpuenergy report."
         )
-    write_outcome(arguments, found, history_text, history_json, history_markdown)
+    write_outcome(arguments, found, gate.history_text, gate.history_json, gate.history_markdown)
     return 0

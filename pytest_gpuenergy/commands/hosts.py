@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import fleet as fleets
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -14,19 +14,16 @@ from pytest_gpuenergy.commands.command_line import (
     print_table,
     tell,
 )
-from pytest_gpuenergy.support import emulated_mark
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.fleet import Fleet, ProbedGpu, ProbedHost
+from pytest_gpuenergy.support import emulated_mark, plain
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``hosts``."""
     parser = add_command(
         subparsers,
         "hosts",
         run,
-        summary="List the GPUs of a fleet's hosts, and whether each can measure and be capped",
+        summary=summary,
         description="Without an argument, of this host. Changes nothing. Also prints the --tx "
         "specifications by which pytest-xdist uses these GPUs without --gpuenergy-fleet. The exit "
         "code is 1 if no GPU can measure.",
@@ -46,18 +43,18 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_fleets(parser: ArgumentParser) -> None:
-    fleets = parser.add_mutually_exclusive_group()
-    fleets.add_argument(
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
         "--ray",
         nargs="?",
         const="",
         metavar="HEAD:PORT",
         help="The nodes of a Ray cluster: of this machine's, or of one with this client server",
     )
-    fleets.add_argument(
+    group.add_argument(
         "--ssh", metavar="HOSTS", help="These hosts, as --gpuenergy-fleet ssh:HOSTS takes them"
     )
-    fleets.add_argument(
+    group.add_argument(
         "--slurm",
         metavar="OPTIONS",
         help="Where srun places tasks with these options, as --gpuenergy-fleet slurm:OPTIONS xN "
@@ -67,14 +64,11 @@ def _add_fleets(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Print the hosts and their GPUs; 0 if a GPU can measure."""
-    from pytest_gpuenergy.fleet import ask_hosts, assign_slots, tx_spec
-    from pytest_gpuenergy.support import plain
-
     fleet = _fleet(arguments)
     project = str(Path.cwd())
-    hosts = ask_hosts(fleet, arguments.gpu_device, project)
-    offered = assign_slots(fleet, hosts, arguments.gpu_device, project, capping=False)
-    specs = [tx_spec(slot.command) for slot in offered.slots]
+    hosts = fleets.ask_hosts(fleet, arguments.gpu_device, project)
+    offered = fleets.assign_slots(fleet, hosts, arguments.gpu_device, project, capping=False)
+    specs = [fleets.tx_spec(slot.command) for slot in offered.slots]
     if arguments.json:
         print_json({"hosts": [plain(host) for host in hosts], "tx": specs})
     else:
@@ -82,20 +76,22 @@ def run(arguments: Namespace) -> int:
     return 0 if offered.slots else 1
 
 
-def _fleet(arguments: Namespace) -> Fleet | None:
-    from pytest_gpuenergy.fleet import parse_fleet
-
+def _fleet(arguments: Namespace) -> fleets.Fleet | None:
     if arguments.ray is not None:
         first, _, rest = arguments.ray.partition(" ")
         address = first and f"://{first.removeprefix('ray://')}"
         words = f"ray{address} {rest}" if "=" not in first else f"ray {arguments.ray}"
-        return parse_fleet(words, "--ray")
+        return fleets.parse_fleet(words, "--ray")
     if arguments.ssh is not None:
-        return parse_fleet(f"ssh:{arguments.ssh}", "--ssh")
-    return None if arguments.slurm is None else parse_fleet(f"slurm:{arguments.slurm}", "--slurm")
+        return fleets.parse_fleet(f"ssh:{arguments.ssh}", "--ssh")
+    return (
+        None
+        if arguments.slurm is None
+        else fleets.parse_fleet(f"slurm:{arguments.slurm}", "--slurm")
+    )
 
 
-def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
+def _print(hosts: list[fleets.ProbedHost], specs: list[str]) -> None:
     rows = [_row(host, gpu) for host in hosts for gpu in host.gpus]
     if rows:
         header = ("host", "GPU", "model", "UUID", "driver", "limits", "measures", "capped")
@@ -113,7 +109,7 @@ def _print(hosts: list[ProbedHost], specs: list[str]) -> None:
         tell("No GPU can measure.")
 
 
-def _row(host: ProbedHost, gpu: ProbedGpu) -> tuple[str, ...]:
+def _row(host: fleets.ProbedHost, gpu: fleets.ProbedGpu) -> tuple[str, ...]:
     limits = f"{gpu.power_limits_w[0]:g}-{gpu.power_limits_w[1]:g} W" if gpu.power_limits_w else "-"
     model = f"{gpu.name}{emulated_mark(gpu.emulated)}"
     return (

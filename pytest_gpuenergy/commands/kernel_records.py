@@ -7,22 +7,14 @@ from argparse import ArgumentParser, Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.commands.command_line import tell
+from pytest_gpuenergy import devices, kernels, tuners, tuning, workloads
+from pytest_gpuenergy.commands.command_line import listed, tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.kernels import RankedKernel
-    from pytest_gpuenergy.tuning import Record, RecordFile
-    from pytest_gpuenergy.workloads import Variants
-
 RECORDS = Path("bench", "records")
 """The default folder of records, relative to the current folder or one above it."""
-
-_MAX_NAMES = 12
 
 
 def add_choice(parser: ArgumentParser, what: str) -> None:
@@ -61,15 +53,13 @@ def add_variant_options(group: ArgumentParser | _ArgumentGroup) -> None:
     group.add_argument("--relu", action="store_true", help="Convolutions that end with a ReLU")
 
 
-def chosen_variants(arguments: Namespace) -> Variants:
+def chosen_variants(arguments: Namespace) -> workloads.Variants:
     """Return the modes and layouts that the options name.
 
     Raises:
         InputError: one is unknown.
     """
-    from pytest_gpuenergy.workloads import parse_variants
-
-    return parse_variants(
+    return workloads.parse_variants(
         arguments.mode, arguments.layout, bias=arguments.bias, relu=arguments.relu
     )
 
@@ -90,38 +80,31 @@ def add_records(parser: ArgumentParser) -> None:
     )
 
 
-def chosen_files(arguments: Namespace) -> list[RecordFile]:
-    """Return the record files that ``--records``, ``--tuner`` and the cases name.
-
-    Raises:
-        InputError: there are none, or a file is damaged.
-    """
-    from pytest_gpuenergy.tuners import FORMS, load_records
-    from pytest_gpuenergy.tuning import record_paths
-
+def chosen_files(arguments: Namespace) -> list[tuning.RecordFile]:
+    """Return the record files that ``--records``, ``--tuner`` and the cases name."""
     records = arguments.records or nearest(Path.cwd(), RECORDS)
     if records is None:
         raise InputError(
             f"There is no folder {RECORDS} here or above: name record files with --records."
         )
-    paths = record_paths(records) if is_folder(records) else [records]
+    paths = tuning.record_paths(records) if is_folder(records) else [records]
     if not paths:
         raise InputError(
             f"There are no record files in {records}: make them with gpuenergy tune, "
             "or name others with --records."
         )
-    files = [load_records(path) for path in paths]
+    files = [tuners.load_records(path) for path in paths]
     if arguments.tuner is not None:
-        files = [file for file in files if file.tuner == FORMS[arguments.tuner].tuner]
+        files = [file for file in files if file.tuner == tuners.FORMS[arguments.tuner].tuner]
     return choose_cases(files, arguments.case, arguments.network, chosen_variants(arguments))
 
 
 def choose_cases(
-    files: Sequence[RecordFile],
+    files: Sequence[tuning.RecordFile],
     cases: Sequence[str],
     networks: Sequence[str] = (),
-    variants: Variants | None = None,
-) -> list[RecordFile]:
+    variants: workloads.Variants | None = None,
+) -> list[tuning.RecordFile]:
     """Return the files of the workloads that ``--case`` and ``--network`` name, or all files.
 
     With ``variants``, these are the workloads in those modes and layouts.
@@ -129,34 +112,27 @@ def choose_cases(
     A workload without records of its own gets those of its shape, under its name. Of workloads that
     are named together, by a network or ``all``, some may have no records. The id of a kernel
     chooses that kernel alone.
-
-    Raises:
-        InputError: there are no records for a workload that is named, or for none of a network.
     """
-    from pytest_gpuenergy.workloads import (
-        ALL,
-        check_named,
-        in_variants,
-        is_in_variants,
-        network,
-        split_words,
-    )
-
     if not cases and not networks:
-        found = [f for f in files if is_in_variants(f.workload.parameters, variants or {})]
+        found = [
+            f for f in files if workloads.is_in_variants(f.workload.parameters, variants or {})
+        ]
         if files and not found:
             raise InputError("There are no records of these modes and layouts: tune some first.")
         return found
-    check_named(cases, networks)
-    chosen: dict[RecordFile, set[Record]] = {}
-    for option, words in (("case", split_words(cases)), ("network", split_words(networks))):
+    workloads.check_named(cases, networks)
+    chosen: dict[tuning.RecordFile, set[tuning.Record]] = {}
+    for option, words in (
+        ("case", workloads.split_words(cases)),
+        ("network", workloads.split_words(networks)),
+    ):
         for word in dict.fromkeys(words):
-            if option == "case" and word != ALL:
-                named = _of_word(files, word, variants or {})
+            if option == "case" and word != workloads.ALL:
+                named = _files_by_word(files, word, variants or {})
             else:
-                group = network("cases" if option == "case" else word, Path.cwd())
-                group = in_variants(group, variants or {})
-                named = [file for one in group for file in _of_workload(files, one.name)]
+                group = workloads.network("cases" if option == "case" else word, Path.cwd())
+                group = workloads.in_variants(group, variants or {})
+                named = [file for one in group for file in _files_by_workload(files, one.name)]
             if not named:
                 raise _none(files, word, variants or {})
             for file in named:
@@ -167,42 +143,42 @@ def choose_cases(
     ]
 
 
-def _of_word(files: Sequence[RecordFile], word: str, variants: Variants) -> list[RecordFile]:
+def _files_by_word(
+    files: Sequence[tuning.RecordFile], word: str, variants: workloads.Variants
+) -> list[tuning.RecordFile]:
     """Return the files of a workload's name or number, or the record of a kernel's id, if any."""
-    from pytest_gpuenergy.workloads import in_variants, known_workload, numbered_case
-
     if variants:
         by_name = {file.workload.name: file.workload for file in files}
-        known = known_workload(word, Path.cwd()) or by_name.get(word)
-        group = in_variants([known], variants) if known is not None else ()
-        return [file for one in group for file in _of_workload(files, one.name)]
-    if matches := _of_workload(files, word) or _of_workload(files, numbered_case(word)):
+        known = workloads.known_workload(word, Path.cwd()) or by_name.get(word)
+        group = workloads.in_variants([known], variants) if known is not None else ()
+        return [file for one in group for file in _files_by_workload(files, one.name)]
+    if matches := _files_by_workload(files, word) or _files_by_workload(
+        files, workloads.numbered_case(word)
+    ):
         return matches
     name, rank = parse_kernel_id(word, {file.workload.name for file in files})
     if rank is None:
         return []
-    return [replace(file, records=(file.record(rank),)) for file in _of_workload(files, name)]
+    return [replace(file, records=(file.record(rank),)) for file in _files_by_workload(files, name)]
 
 
-def _of_workload(files: Sequence[RecordFile], name: str) -> list[RecordFile]:
+def _files_by_workload(files: Sequence[tuning.RecordFile], name: str) -> list[tuning.RecordFile]:
     """Return the files of a workload, otherwise one of its shape for each GPU and tuner."""
-    from pytest_gpuenergy.workloads import known_workload
-
     if own := [file for file in files if file.workload.name == name]:
         return own
-    workload = known_workload(name, Path.cwd())
-    by_gpu: dict[tuple[str, str], RecordFile] = {}
+    workload = workloads.known_workload(name, Path.cwd())
+    by_gpu: dict[tuple[str, str], tuning.RecordFile] = {}
     for file in files:
         if workload is not None and file.workload.signature == workload.signature:
             by_gpu.setdefault((file.gpu, file.tuner), replace(file, workload=workload))
     return list(by_gpu.values())
 
 
-def _none(files: Sequence[RecordFile], word: str, variants: Variants) -> InputError:
-    names = [*dict.fromkeys(file.workload.name for file in files)]
-    if len(names) > _MAX_NAMES:
-        names = [*names[:_MAX_NAMES], f"{len(names) - _MAX_NAMES} more"]
-    only, hint = ", ".join(names) or "none", " Omit --case to take all." if word == "all" else ""
+def _none(
+    files: Sequence[tuning.RecordFile], word: str, variants: workloads.Variants
+) -> InputError:
+    only = listed((file.workload.name for file in files), "none")
+    hint = " Omit --case to take all." if word == "all" else ""
     words = [
         one if isinstance(one, str) else name for name, values in variants.items() for one in values
     ]
@@ -233,12 +209,8 @@ def parse_rank(text: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def only_set(files: Sequence[RecordFile], case: str) -> RecordFile:
-    """Return the only file for the workload ``case``.
-
-    Raises:
-        InputError: there are several files.
-    """
+def only_set(files: Sequence[tuning.RecordFile], case: str) -> tuning.RecordFile:
+    """Return the only file for the workload ``case``."""
     if len(files) > 1:
         tuned = ", ".join(f"by {file.tuner} for {file.gpu}" for file in files)
         raise InputError(
@@ -267,26 +239,16 @@ def add_product_options(parser: ArgumentParser) -> None:
 
 
 def product_kernels(
-    sizes: str, contender: str | None, device: Device, records: Path | None
-) -> list[RankedKernel]:
-    """Make a contender's kernel for each matrix product.
-
-    Args:
-        sizes: the sizes of the products, see `workloads.gemm_sizes`.
-        contender: name of the contender that makes the kernels; None for `USUAL_CONTENDER`.
-        device: the device that the kernels are for.
-        records: folder of record files; None for that of the project.
+    sizes: str, contender: str | None, device: devices.Device, records: Path | None
+) -> list[kernels.RankedKernel]:
+    """Make a contender's kernel for each matrix product; by default, that of `USUAL_CONTENDER`.
 
     Raises:
         InputError: the sizes are not understood, or the contender is not one of CUDA text.
         UnavailableError: the contender has no kernel for a product.
     """
-    from pytest_gpuenergy.tuners import contender_kernels
-    from pytest_gpuenergy.tuning import given_folder
-    from pytest_gpuenergy.workloads import measured_products, search_options_notice
-
-    products = measured_products(sizes)
-    if notice := search_options_notice(sizes):
+    products = workloads.measured_products(sizes)
+    if notice := workloads.search_options_notice(sizes):
         tell(notice)
-    folder = given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
-    return contender_kernels(products, contender or USUAL_CONTENDER, device, folder)
+    folder = tuning.given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS
+    return tuners.contender_kernels(products, contender or USUAL_CONTENDER, device, folder)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpuenergy import kernels, report as reports, tuners, tuning, workloads
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    count,
     print_json,
     print_table,
     tell,
@@ -24,20 +26,17 @@ from pytest_gpuenergy.commands.kernel_records import (
     parse_rank,
     product_kernels,
 )
-from pytest_gpuenergy.support import InputError
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.kernels import RankedKernel
-    from pytest_gpuenergy.tuners import LoggedSearch, Sampled
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.support import InputError, is_folder
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``kernels`` with ``list``, ``show``, ``export`` and ``sample``."""
     parser = add_command(
         subparsers,
         "kernels",
         None,
-        summary="List, show or export tuned kernels, or sample the log of a search",
+        summary=summary,
         description="Kernels come from record files: those in this project's bench/records, or "
         "those that --records names. Showing and exporting kernels of TVM needs TVM.",
         example="""
@@ -93,15 +92,12 @@ def _rank(text: str) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    from pytest_gpuenergy.report import energy, time
-    from pytest_gpuenergy.tuners import search_ms
-
     entries: list[dict[str, Any]] = []
     rows = []
     for file in chosen_files(arguments):
         for record in file.records:
             name, measured = file.workload.name, record.measured
-            searched_ms = search_ms(file, record.rank)
+            searched_ms = tuners.search_ms(file, record.rank)
             entries.append(
                 {
                     "workload": name,
@@ -117,9 +113,13 @@ def _list(arguments: Namespace) -> int:
             figures = ("-", "-", "-")
             if measured is not None:
                 power = f"{measured.power_w:.0f} W"
-                figures = (time(measured.time_ms), power, energy(measured.energy_mj))
+                figures = (
+                    reports.time(measured.time_ms),
+                    power,
+                    reports.energy(measured.energy_mj),
+                )
             row = (name, str(record.rank), record.band, file.tuner, file.gpu)
-            rows.append((*row, *figures, time(searched_ms)))
+            rows.append((*row, *figures, reports.time(searched_ms)))
     if arguments.json:
         print_json(entries)
     else:
@@ -131,9 +131,6 @@ def _list(arguments: Namespace) -> int:
 
 
 def _show(arguments: Namespace) -> int:
-    from pytest_gpuenergy.kernels import argument_text, launch_plan
-    from pytest_gpuenergy.tuners import kernels_of
-
     word = arguments.case
     arguments.case, arguments.network = [word], []
     files = chosen_files(arguments)
@@ -149,8 +146,8 @@ def _show(arguments: Namespace) -> int:
             f"{file.workload.name} 1 or {file.workload.name}-k01."
         )
     rank = file.records[0].rank if arguments.rank is None else file.record(arguments.rank).rank
-    kernel = kernels_of(file, [rank])[0]
-    plan = launch_plan(kernel, f"kernel{rank:02d}.cu")
+    kernel = tuners.kernels_of(file, [rank])[0]
+    plan = kernels.launch_plan(kernel, f"kernel{rank:02d}.cu")
     if arguments.json:
         print_json({**plan, "source_text": kernel.source})
         return 0
@@ -158,7 +155,7 @@ def _show(arguments: Namespace) -> int:
     for launch in kernel.launches:
         print(
             f"// {launch.entry}<<<{launch.grid}, {launch.block}, {launch.shared_bytes}>>>"
-            f"({', '.join(map(argument_text, launch.arguments))})"
+            f"({', '.join(map(kernels.argument_text, launch.arguments))})"
         )
     print(kernel.source)
     return 0
@@ -215,8 +212,6 @@ ctest --test-dir exported/build --verbose
 
 def _export(arguments: Namespace) -> int:
     """Write the chosen kernels, and the program that measures them."""
-    from pytest_gpuenergy.kernels import check_exportable, export_kernels
-
     for name in _ONLY_PRODUCTS if arguments.gemm is None else _ONLY_RECORDS:
         if getattr(arguments, name):
             option = f"--{name.replace('_', '-')}"
@@ -226,33 +221,25 @@ def _export(arguments: Namespace) -> int:
                 else f"{option} chooses among record files, and --gemm names matrix products "
                 "instead: leave out one of them."
             )
-    check_exportable(arguments.out)  # before minutes of lowering, not after
+    kernels.check_exportable(arguments.out)  # before minutes of lowering, not after
     architecture, made_for = None, ""
     if arguments.gemm is None:
-        kernels = _recorded(arguments)
+        chosen = _recorded(arguments)
     else:
-        from pytest_gpuenergy.opening import open_device
-
         with open_device(arguments.gpu_device or "auto") as device:
-            kernels = product_kernels(
-                arguments.gemm, arguments.contender, device, arguments.records
-            )
+            chosen = product_kernels(arguments.gemm, arguments.contender, device, arguments.records)
             architecture = device.architecture
             made_for = f", made for {device.name} ({architecture})"
-    written = export_kernels(kernels, arguments.out, architecture)
+    written = kernels.export_kernels(chosen, arguments.out, architecture)
     if arguments.json:
         print_json([str(path) for path in written])
     else:
-        print(f"wrote {len(kernels)} kernels to {arguments.out}{made_for}: {written[0]} lists them")
+        print(f"wrote {len(chosen)} kernels to {arguments.out}{made_for}: {written[0]} lists them")
     return 0
 
 
-def _recorded(arguments: Namespace) -> list[RankedKernel]:
+def _recorded(arguments: Namespace) -> list[kernels.RankedKernel]:
     """Return the kernels of record files that the options choose."""
-    from pytest_gpuenergy.kernels import RankedKernel
-    from pytest_gpuenergy.tuners import kernels_of
-    from pytest_gpuenergy.tuning import choose_ranks
-
     files = chosen_files(arguments)
     for file in files:
         name = file.workload.name  # exported folders are named after it
@@ -263,11 +250,11 @@ def _recorded(arguments: Namespace) -> list[RankedKernel]:
                 "or name another folder with --records."
             )
         only_set(same, name)
-    chosen = [(file, choose_ranks(arguments.kernels or "all", file.ranks)) for file in files]
+    chosen = [(file, tuning.choose_ranks(arguments.kernels or "all", file.ranks)) for file in files]
     return [
-        RankedKernel(file.workload, rank, kernel)
+        kernels.RankedKernel(file.workload, rank, kernel)
         for file, ranks in chosen
-        for rank, kernel in zip(ranks, kernels_of(file, ranks), strict=True)
+        for rank, kernel in zip(ranks, tuners.kernels_of(file, ranks), strict=True)
     ]
 
 
@@ -295,7 +282,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
         help="Log, folder of a MetaSchedule database, or folder of logs",
     )
     parser.add_argument(
-        "--keep", metavar="N", type=_positive, default=25, help="Trials to choose (default: 25)"
+        "--keep", metavar="N", type=count, default=25, help="Trials to choose (default: 25)"
     )
     parser.add_argument(
         "--shape",
@@ -320,19 +307,16 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
 
 def _sample(arguments: Namespace) -> int:
     """Choose trials, write and print them; 1 if some of several logs cannot be used."""
-    from pytest_gpuenergy.support import is_folder
-    from pytest_gpuenergy.tuners import is_database, logs_in, plain_name
-
     log: Path = arguments.log
-    several = is_folder(log) and not is_database(log)
+    several = is_folder(log) and not tuners.is_database(log)
     if several and arguments.shape is not None:
         raise InputError(f"--shape is for one log, and {log} is a folder: name a log in it.")
-    logs = logs_in(log) if several else [log]
+    logs = tuners.logs_in(log) if several else [log]
     outcomes: list[dict[str, object]] = []
     for path in logs:
         performance = arguments.performance
         if several and performance is not None:
-            performance = performance / f"{Path(plain_name(path)).stem}.json"
+            performance = performance / f"{Path(tuners.plain_name(path)).stem}.json"
         try:
             search, chosen = _sample_log(path, arguments, performance)
         except InputError as error:
@@ -365,17 +349,13 @@ def _sample(arguments: Namespace) -> int:
 
 def _sample_log(
     log: Path, arguments: Namespace, performance: Path | None
-) -> tuple[LoggedSearch, list[Sampled]]:
+) -> tuple[tuners.LoggedSearch, list[tuners.Sampled]]:
     """Choose trials from one log, and write the files that the options name."""
-    from pytest_gpuenergy.tuners import load_search, sample, write_filtered
-    from pytest_gpuenergy.tuning import write_performance
-    from pytest_gpuenergy.workloads import parse_shape
-
-    shape = None if arguments.shape is None else parse_shape(arguments.shape)
-    search = load_search(log, shape)
-    chosen = sample(search, arguments.keep)
+    shape = None if arguments.shape is None else workloads.parse_shape(arguments.shape)
+    search = tuners.load_search(log, shape)
+    chosen = tuners.sample(search, arguments.keep)
     if arguments.filtered is not None:
-        write_filtered(log, search, chosen, arguments.filtered)
+        tuners.write_filtered(log, search, chosen, arguments.filtered)
     if performance is not None:
         figures = [pick.gflops for pick in chosen if pick.gflops is not None]
         if len(figures) < len(chosen):
@@ -383,18 +363,16 @@ def _sample_log(
                 f"{search.path} does not contain the sizes of its workload, without which there "
                 "are no GFLOP/s: give them with --shape."
             )
-        write_performance(performance, figures)
+        tuning.write_performance(performance, figures)
     return search, chosen
 
 
-def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> None:
-    from pytest_gpuenergy.report import time
-
+def _print_sampled(search: tuners.LoggedSearch, chosen: list[tuners.Sampled], keep: int) -> None:
     rows = [
         (
             str(pick.line),
             pick.band,
-            time(pick.time_ms),
+            reports.time(pick.time_ms),
             "-" if pick.gflops is None else f"{pick.gflops:.0f}",
         )
         for pick in chosen
@@ -406,9 +384,3 @@ def _print_sampled(search: LoggedSearch, chosen: list[Sampled], keep: int) -> No
         print(f"fewer than the {keep} requested: no other schedules ran")
     if search.flops is None:
         print("no GFLOP/s: the log does not contain the workload's sizes, give them with --shape")
-
-
-def _positive(word: str) -> int:
-    if not (word.isascii() and word.isdecimal() and 0 < len(word) < 10 and int(word)):
-        raise ArgumentTypeError(f"{word!r} is not a positive integer")
-    return int(word)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import engine, report as reports, search, tuning
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
@@ -18,6 +18,8 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
+from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import (
     KEY_VARIABLE,
     URL_VARIABLE,
@@ -25,21 +27,27 @@ from pytest_gpuenergy.search import (
     Prices,
     SearchParameters,
 )
-from pytest_gpuenergy.support import InputError, emulated_mark
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.search import KernelSpec, SearchState
+from pytest_gpuenergy.support import (
+    InputError,
+    dump,
+    emulated_mark,
+    interrupt_once,
+    is_folder,
+    plain,
+    watched,
+    write_atomically,
+)
 
 _BUILDS = 50
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``optimize``."""
     parser = add_command(
         subparsers,
         "optimize",
         run,
-        summary="Improve kernels by moves on their source, each verified before it is timed",
+        summary=summary,
         description="Each variant is verified on all sizes of its kernel spec with inputs that it "
         "cannot know, timed, and verified again. The best one is measured alternately with the "
         "baseline, and kept only if it is certainly better. Results are written to disk "
@@ -112,13 +120,8 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
 
 def run(arguments: Namespace) -> int:
     """Search each kernel, one after the other."""
-    from pytest_gpuenergy.search import read_spec, spec_paths
-
     if arguments.schema is not None:
-        from pytest_gpuenergy.report import write_view
-        from pytest_gpuenergy.search import schema_document
-
-        write_view(arguments.schema, schema_document())
+        reports.write_view(arguments.schema, search.schema_document())
     if arguments.worker is not None:
         return _run_worker(arguments)
     if arguments.spec is not None and arguments.input is not None:
@@ -128,7 +131,7 @@ def run(arguments: Namespace) -> int:
         if arguments.schema is not None:
             return 0
         raise InputError("Name a kernel spec, or a folder of them: gpuenergy optimize INPUT.")
-    specs = [read_spec(path, arguments.sources) for path in spec_paths(place)]
+    specs = [search.read_spec(path, arguments.sources) for path in search.spec_paths(place)]
     names = [spec.name for spec in specs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"Two kernel specs in {place} have the name {twice[0]}: rename one.")
@@ -136,17 +139,8 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
-    from pytest_gpuenergy.engine import Settings, claim_gpus
-    from pytest_gpuenergy.record import Metric
-    from pytest_gpuenergy.search import (
-        KernelSearchSettings,
-        connect,
-        optimize_kernels,
-    )
-    from pytest_gpuenergy.support import interrupt_once, is_folder, watched
-
-    searched: list[tuple[KernelSpec, SearchState]] = []
+def _search(arguments: Namespace, specs: list[search.KernelSpec], place: Path) -> None:
+    searched: list[tuple[search.KernelSpec, search.SearchState]] = []
     with ExitStack() as stack:
         stack.callback(_report, searched, arguments)  # whatever ends the search
         stack.enter_context(interrupt_once(stop := Event()))
@@ -161,7 +155,7 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
         )
         named = [("min_pred_gain", arguments.min_pred_gain), ("ncu_every", arguments.ncu_every)]
         parameters = [(name, value) for name, value in named if value is not None]
-        settings = KernelSearchSettings(
+        settings = search.KernelSearchSettings(
             outdir=arguments.outdir,
             budget=arguments.budget_builds,
             gpus=arguments.gpus,
@@ -172,11 +166,11 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
             parameters=SearchParameters.of([*parameters, *arguments.search_param]),
             resume=arguments.resume,
         )
-        limits = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
-        gpus = claim_gpus(stack, arguments.gpus, limits, tell, "--gpus")
-        endpoint = connect(llm, refused=arguments.no_llm, tell=tell)
+        limits = engine.Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
+        gpus = engine.claim_gpus(stack, arguments.gpus, limits, tell, "--gpus")
+        endpoint = search.connect(llm, refused=arguments.no_llm, tell=tell)
         stack.callback(endpoint.close)
-        for spec, state in optimize_kernels(
+        for spec, state in search.optimize_kernels(
             specs,
             gpus,
             settings,
@@ -189,23 +183,19 @@ def _search(arguments: Namespace, specs: list[KernelSpec], place: Path) -> None:
 
 
 def _run_worker(arguments: Namespace) -> int:
-    from pytest_gpuenergy.engine import Settings, claim, gpu_names
-    from pytest_gpuenergy.opening import open_device
-    from pytest_gpuenergy.search import SearchBench, read_control, read_spec
-    from pytest_gpuenergy.support import dump, plain, write_atomically
-    from pytest_gpuenergy.tuning import writing
-
-    control = read_control(arguments.worker)
-    spec = read_spec(arguments.worker.parent / control.spec)
-    names = gpu_names(control.gpus, "--gpus")
+    control = search.read_control(arguments.worker)
+    spec = search.read_spec(arguments.worker.parent / control.spec)
+    names = engine.gpu_names(control.gpus, "--gpus")
     gpu, index = names[min(control.place, len(names) - 1)]
     with ExitStack() as stack:
         device = stack.enter_context(open_device(gpu, index=index))
-        limits = Settings(control.powercap, control.smclock, arguments.allow == "clocks")
-        claim(stack, device, limits, tell)
-        result = SearchBench(spec, device, control.objective, control.seed).evaluate(control.state)
+        limits = engine.Settings(control.powercap, control.smclock, arguments.allow == "clocks")
+        engine.claim(stack, device, limits, tell)
+        result = search.SearchBench(spec, device, control.objective, control.seed).evaluate(
+            control.state
+        )
     path = arguments.worker.parent / "runner_result.json"
-    with writing(path):
+    with tuning.writing(path):
         write_atomically(path, dump(result))
     if arguments.json:
         print_json(plain(result))
@@ -220,23 +210,22 @@ def _run_worker(arguments: Namespace) -> int:
     return 0 if result.cost is not None else 1
 
 
-def _report(searched: list[tuple[KernelSpec, SearchState]], arguments: Namespace) -> None:
-    from pytest_gpuenergy.search import summarize, summary_lines, write_summary
-    from pytest_gpuenergy.support import plain
-
+def _report(
+    searched: list[tuple[search.KernelSpec, search.SearchState]], arguments: Namespace
+) -> None:
     if arguments.json:
         print_json([{"kernel": spec.name, **plain(state)} for spec, state in searched])
     else:
         for spec, state in searched:
             print_lines(_outcome(spec, state, arguments.outdir))
-    summary = summarize(searched)
+    summary = search.summarize(searched)
     if summary is not None:
-        path = write_summary(summary, arguments.outdir)
+        path = search.write_summary(summary, arguments.outdir)
         if len(summary.kernels) > 1 and not arguments.json:
-            print_lines([*summary_lines(summary), f"  {path}"])
+            print_lines([*search.summary_lines(summary), f"  {path}"])
 
 
-def _outcome(spec: KernelSpec, state: SearchState, outdir: Path) -> Iterator[str]:
+def _outcome(spec: search.KernelSpec, state: search.SearchState, outdir: Path) -> Iterator[str]:
     emulated = emulated_mark(state.identity.emulated)
     correct = sum(node.cost is not None for node in state.nodes) - 1
     yield (

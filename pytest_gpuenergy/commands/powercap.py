@@ -7,26 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpuenergy import control, devices, engine
 from pytest_gpuenergy.commands.command_line import Subparsers, add_command, print_json, print_table
+from pytest_gpuenergy.opening import open_gpu, open_recorded
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Gpu
 
 _LOCK_WAIT_S = 2.0
 """How long to wait for a GPU that a run is using, before giving up."""
 _DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``powercap`` with ``show``, ``set`` and ``restore``."""
     parser = add_command(
         subparsers,
         "powercap",
         None,
-        summary="Show, set or restore the power limit of a GPU, and its clocks",
+        summary=summary,
         description="Setting a limit or a clock needs root, zeusd or a sudo rule; gpuenergy doctor "
         "reports which is available. Neither CUDA nor CuPy is needed.",
         example="""
@@ -125,28 +124,17 @@ def _show(arguments: Namespace) -> int:
     return 0
 
 
-def _state(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control import (
-        cap_table,
-        enforced_setpoint,
-        kept_record,
-        leftover,
-        project_tables,
-        read_limits,
-        resolve_setpoints,
-        supported_clocks,
-    )
-
-    limits = read_limits(gpu)
-    table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-    records = filter(None, (kept_record(gpu.uuid), leftover(gpu.uuid)))
+def _state(gpu: devices.Gpu) -> dict[str, Any]:
+    limits = control.read_limits(gpu)
+    table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
+    records = filter(None, (control.kept_record(gpu.uuid), control.leftover(gpu.uuid)))
     changes = (record.power_limit_mw for record in records)
     change = next((change for change in changes if change is not None), None)
     try:
-        clocks = supported_clocks(gpu)
+        clocks = control.supported_clocks(gpu)
     except DeviceError:
         clocks = ()
-    enforced = enforced_setpoint(gpu)
+    enforced = control.enforced_setpoint(gpu)
     return {
         "gpu": gpu.name,
         "uuid": gpu.uuid,
@@ -161,7 +149,7 @@ def _state(gpu: Gpu) -> dict[str, Any]:
                 "power_limit_w": setpoint.power_limit_w,
                 "unavailable": setpoint.unavailable,
             }
-            for setpoint in resolve_setpoints("all", table, limits)
+            for setpoint in control.resolve_setpoints("all", table, limits)
         ],
         "restore_to_w": None if change is None else change.prior / 1e3,
         "sm_clocks_mhz": [*clocks],
@@ -170,31 +158,20 @@ def _state(gpu: Gpu) -> dict[str, Any]:
 
 
 def _set(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control import (
-        CURRENT,
-        cap_table,
-        project_tables,
-        read_limits,
-        resolve_cap,
-        resolve_clock,
-        supported_clocks,
-    )
-    from pytest_gpuenergy.engine import Station
-
     if arguments.cap is None and arguments.smclock is None:
         raise InputError("powercap set names nothing: give CAP, --smclock MHZ, or both.")
     with (
         _open(arguments.gpu_device, writes="set") as gpu,
-        Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
+        engine.Station(gpu, lock_wait_s=_LOCK_WAIT_S) as station,
     ):
-        cap, clock_mhz = CURRENT, None
+        cap, clock_mhz = control.CURRENT, None
         if arguments.cap is not None:
-            limits = read_limits(gpu)
-            table = cap_table(gpu.name, limits, project_tables(Path.cwd()))
-            cap = resolve_cap(arguments.cap, table, limits, context="powercap set")
+            limits = control.read_limits(gpu)
+            table = control.cap_table(gpu.name, limits, control.project_tables(Path.cwd()))
+            cap = control.resolve_cap(arguments.cap, table, limits, context="powercap set")
         if arguments.smclock is not None:
-            supported = supported_clocks(gpu)
-            clock_mhz = resolve_clock(arguments.smclock, supported, context="--smclock")
+            supported = control.supported_clocks(gpu)
+            clock_mhz = control.resolve_clock(arguments.smclock, supported, context="--smclock")
         enforced = station.keep(replace(cap, sm_clock_mhz=clock_mhz))
         state = _state(gpu)
     if arguments.json:
@@ -216,14 +193,11 @@ def _set(arguments: Namespace) -> int:
 
 
 def _restore(arguments: Namespace) -> int:
-    from pytest_gpuenergy.control import recorded_uuids, restorable_uuids
-    from pytest_gpuenergy.opening import open_recorded
-
     spec = arguments.gpu_device
     done: list[dict[str, Any]] = []
     problems: dict[str, list[str]] = {}
-    waiting = restorable_uuids()
-    for name in recorded_uuids() if spec is None else [spec]:
+    waiting = control.restorable_uuids()
+    for name in control.recorded_uuids() if spec is None else [spec]:
         try:
             with open_recorded(name) if spec is None else _open(name, writes="restore") as gpu:
                 done.append(_restored(gpu))
@@ -245,14 +219,11 @@ def _restore(arguments: Namespace) -> int:
     return 0
 
 
-def _restored(gpu: Gpu) -> dict[str, Any]:
-    from pytest_gpuenergy.control import read_limits, restore_kept, restore_leftover
-    from pytest_gpuenergy.devices import gpu_lock
-
-    with gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
+def _restored(gpu: devices.Gpu) -> dict[str, Any]:
+    with devices.gpu_lock(gpu, wait_s=_LOCK_WAIT_S):
         # A killed run began at the limit that `set` had written, so the run is undone first.
-        sentences = [restore(gpu) for restore in (restore_leftover, restore_kept)]
-        limit_w = read_limits(gpu).current_w
+        sentences = [restore(gpu) for restore in (control.restore_leftover, control.restore_kept)]
+        limit_w = control.read_limits(gpu).current_w
     nothing = f"{_title(gpu)}: nothing to restore, its settings were not changed by gpuenergy"
     return {
         "gpu": gpu.name,
@@ -264,9 +235,7 @@ def _restored(gpu: Gpu) -> dict[str, Any]:
 
 
 @contextmanager
-def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
-    from pytest_gpuenergy.opening import open_gpu
-
+def _open(spec: str, *, writes: str = "") -> Iterator[devices.Gpu]:
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":
             raise InputError(
@@ -276,7 +245,7 @@ def _open(spec: str, *, writes: str = "") -> Iterator[Gpu]:
         yield gpu
 
 
-def _title(gpu: Gpu) -> str:
+def _title(gpu: devices.Gpu) -> str:
     return f"{gpu.name}{emulated_mark(gpu.emulated)}"
 
 

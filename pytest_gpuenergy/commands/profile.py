@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_schedule_options,
-    batching_of,
+    chosen_batching,
     count,
+    number,
     print_json,
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import plain
 
 _SEEDS = 1 << 63
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``profile``."""
     parser = add_command(
         subparsers,
         "profile",
         run,
-        summary="Profile a language model's inference, and extract its kernels",
+        summary=summary,
         description="Generates tokens once to warm up and once, or --runs times, under PyTorch's "
         "profiler, and does what gpuenergy extract does with the trace. On a real GPU, the card's "
         "power samples are put on the time axis of the trace. bloom-560m and vicuna-7b have their "
@@ -76,7 +79,10 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         help="Implementation of the attention (default: auto, which transformers chooses)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=_seed, help="Of tokens and random weights (default: 0)"
+        "--seed",
+        metavar="N",
+        type=number(int, 0, _SEEDS - 1),
+        help="Of tokens and random weights (default: 0)",
     )
     parser.add_argument(
         "--gpu-device",
@@ -107,17 +113,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
 
 def run(arguments: Namespace) -> int:
     """Profile, extract, write, and print a summary; with ``--tp``, in several processes."""
-    from pytest_gpuenergy.replay import (
-        ProfileOptions,
-        json_document,
-        profile_model,
-        profile_sizes,
-        read_schedule,
-        terminal,
-    )
-    from pytest_gpuenergy.support import plain
-
-    options = ProfileOptions(
+    options = replay.ProfileOptions(
         arguments.model,
         arguments.out,
         device=arguments.gpu_device,
@@ -131,29 +127,29 @@ def run(arguments: Namespace) -> int:
         batch=arguments.batch,
         export=arguments.export,
     )
-    batching = batching_of(arguments)
+    batching = chosen_batching(arguments)
     if arguments.schedule is not None:
-        schedule = read_schedule(arguments.schedule, batching)
+        schedule = replay.read_schedule(arguments.schedule, batching)
         documents = []
-        for size in profile_sizes(options, schedule.served, tell):
+        for size in replay.profile_sizes(options, schedule.served, tell):
             record = size.record
             tell(
                 f"{record.model}, {record.batch} x {record.prompt_tokens} tokens: "
                 f"{len(size.extraction.launches)} launches"
             )
-            documents.append({**json_document(size.extraction), "profile": plain(record)})
+            documents.append({**replay.json_document(size.extraction), "profile": plain(record)})
         if arguments.json:
             print_json({"sizes": documents, "folder": str(arguments.out)})
         else:
             print_lines([f"{len(documents)} sizes written to {arguments.out}"])
         return 0
-    code, found = profile_model(options, arguments.command_line, tell)
+    code, found = replay.profile_model(options, arguments.command_line, tell)
     if found is None:
         return code
     record, exported = found.record, found.exported
     if arguments.json:
         document = {
-            **json_document(found.extraction),
+            **replay.json_document(found.extraction),
             "profile": plain(record),
             "folder": str(arguments.out),
         }
@@ -165,7 +161,7 @@ def run(arguments: Namespace) -> int:
     lines = [
         f"{record.model}: {record.parameters / 1e6:.0f} million parameters{each}, "
         f"{record.weights} weights, {record.dtype}, on {record.device}",
-        *terminal(found.extraction),
+        *replay.terminal(found.extraction),
         *([] if record.power is None else [record.power.sentence]),
         "",
         f"written to {arguments.out}",
@@ -177,13 +173,3 @@ def run(arguments: Namespace) -> int:
         )
     print_lines(lines)
     return code
-
-
-def _seed(text: str) -> int:
-    try:
-        found = int(text)
-    except ValueError:
-        found = _SEEDS
-    if not 0 <= found < _SEEDS:
-        raise ArgumentTypeError(f"{text!r} is not a number from 0 to 2^63 - 1")
-    return found

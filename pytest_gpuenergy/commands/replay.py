@@ -5,26 +5,28 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
+from pytest_gpuenergy import replay, report as reports
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
     add_command,
     add_schedule_options,
-    batching_of,
+    chosen_batching,
     count,
     print_json,
     print_lines,
     tell,
 )
+from pytest_gpuenergy.support import InputError, plain
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``replay``."""
     parser = add_command(
         subparsers,
         "replay",
         run,
-        summary="Replay a profiled model's calls alone, and account for its energy",
+        summary=summary,
         description="Makes each unique call of an operator again, alone and as a CUDA graph, with "
         "the arguments that it had in the model; measures its time and energy; measures the "
         "prefill and a decode step as wholes; and shows how far the sum accounts for them. Needs a "
@@ -117,21 +119,8 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
 
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
-    from pytest_gpuenergy.replay import (
-        ReplayOptions,
-        replay_profile,
-        replay_schedule,
-        report_lines,
-        report_path,
-        schema_document,
-        serving_lines,
-        serving_path,
-    )
-    from pytest_gpuenergy.report import write_view
-    from pytest_gpuenergy.support import InputError, plain
-
     if arguments.schema is not None:
-        write_view(arguments.schema, schema_document())
+        reports.write_view(arguments.schema, replay.schema_document())
         if arguments.folder is None:
             return 0
     if arguments.interval is not None and arguments.power_log is None:
@@ -140,8 +129,8 @@ def run(arguments: Namespace) -> int:
         raise InputError(
             "Name the folder that gpuenergy profile has written: gpuenergy replay RUN."
         )
-    batching = batching_of(arguments)
-    options = ReplayOptions(
+    batching = chosen_batching(arguments)
+    options = replay.ReplayOptions(
         arguments.folder,
         device=arguments.gpu_device,
         powercap=arguments.powercap,
@@ -164,19 +153,19 @@ def run(arguments: Namespace) -> int:
             raise InputError(
                 "--html is a page of one profile: replay the folder of a size without --schedule."
             )
-        serving = replay_schedule(options, arguments.schedule, batching, tell)
+        serving = replay.replay_schedule(options, arguments.schedule, batching, tell)
         if arguments.json:
             print_json(plain(serving))
         else:
-            path = serving_path(serving, arguments.folder)
-            print_lines([*serving_lines(serving), "", f"written to {path}"])
+            path = replay.serving_path(serving, arguments.folder)
+            print_lines([*replay.serving_lines(serving), "", f"written to {path}"])
         return 0
-    code, report = replay_profile(options, arguments.command_line, tell)
+    code, report = replay.replay_profile(options, arguments.command_line, tell)
     if report is not None and arguments.json:
         print_json(plain(report))
     elif report is not None:
-        path = report_path(report, arguments.folder)
-        print_lines([*report_lines(report), "", f"written to {path}"])
+        path = replay.report_path(report, arguments.folder)
+        print_lines([*replay.report_lines(report), "", f"written to {path}"])
     return code
 
 

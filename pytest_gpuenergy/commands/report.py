@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import gate, report as reports, search
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -15,12 +15,14 @@ from pytest_gpuenergy.commands.command_line import (
     write_text,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
-from pytest_gpuenergy.commands.runs import check_outputs, find_runs, load_runs, runs_of_project
+from pytest_gpuenergy.commands.runs import (
+    check_outputs,
+    find_runs,
+    load_runs,
+    runs_of_project,
+    select,
+)
 from pytest_gpuenergy.support import InputError, emulated_mark, wrapped
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.search import SearchRecord
 
 TEXTS = {
     "json": "the JSON report",
@@ -46,13 +48,13 @@ _ONLY_RUNS = (
 """Options that need measurements."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``report``."""
     parser = add_command(
         subparsers,
         "report",
         run,
-        summary="Merge runs and write them as a page, tables or other tools' formats",
+        summary=summary,
         description="Runs on the same GPU are merged; if an item was measured twice, the later "
         "measurement counts. Without an output, the summary is printed. Of searches of gpuenergy "
         "optimize, the page shows the graphs.",
@@ -133,9 +135,6 @@ def run(arguments: Namespace) -> int:
     """Merge the runs, and write or print their views."""
     from msgspec.structs import replace
 
-    from pytest_gpuenergy.commands.runs import select
-    from pytest_gpuenergy.report import check_gains, check_sort, mean_of_runs, merge
-
     for name in ("baseline", "trend"):
         if getattr(arguments, name) is not None and arguments.html is None:
             raise InputError(f"--{name} is shown on the HTML page only: give --html too.")
@@ -144,15 +143,13 @@ def run(arguments: Namespace) -> int:
             raise InputError(
                 f"--{name.replace('_', '-')} has raw figures only: give it without --calibrated."
             )
-    sort = check_sort(arguments.sort, "--sort")
+    sort = reports.check_sort(arguments.sort, "--sort")
     files = {name: getattr(arguments, name) for name in (*TEXTS, "parquet", "schema")}
     folders = {"csv": arguments.csv, "best-perf": arguments.best_perf}
     named, outdirs = _split_searches(arguments.runs)
     check_outputs(files, [*named, arguments.baseline, *(arguments.trend or ())], folders, outdirs)
     if arguments.schema is not None:
-        from pytest_gpuenergy.report import schema_document
-
-        write_text(schema_document(), arguments.schema)
+        write_text(reports.schema_document(), arguments.schema)
     outputs = {**files, **folders, "schema": None}
     written = any(path is not None for path in outputs.values())
     if arguments.schema is not None and not arguments.runs and not written:
@@ -167,12 +164,12 @@ def run(arguments: Namespace) -> int:
             "name the run alone."
         )
     runs = load_runs(find_runs(named), arguments.gpu)
-    report = mean_of_runs(runs) if arguments.mean else merge(runs)
+    report = reports.mean_of_runs(runs) if arguments.mean else reports.merge(runs)
     chosen = select(report.measurements, arguments.case, arguments.network, Path.cwd())
     report = replace(report, measurements=chosen)
     _refuse_useless(report, arguments)
     if arguments.calibrated:
-        check_gains(report)
+        reports.check_gains(report)
     _write_views(report, runs, searches, arguments)
     if arguments.schema is None and not written:
         _print_summary(report, sort, calibrated=arguments.calibrated)
@@ -181,12 +178,8 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _refuse_useless(report: Report, arguments: Namespace) -> None:
-    """Refuse what would make empty views.
-
-    Raises:
-        InputError: nothing was measured, or there are no figures for a view that has only figures.
-    """
+def _refuse_useless(report: reports.Report, arguments: Namespace) -> None:
+    """Refuse what would make empty views."""
     measurements = report.measurements
     if not measurements:
         raise InputError(
@@ -207,90 +200,70 @@ def _refuse_useless(report: Report, arguments: Namespace) -> None:
 
 
 def _write_views(
-    report: Report,
-    runs: Sequence[Report],
-    searches: Sequence[SearchRecord],
+    report: reports.Report,
+    runs: Sequence[reports.Report],
+    searches: Sequence[search.SearchRecord],
     arguments: Namespace,
 ) -> None:
-    """Write each view whose option is given.
-
-    Args:
-        report: the report that the views show.
-        runs: the runs from which the report is made.
-        searches: the searches that the page shows too.
-        arguments: the command's arguments.
+    """Write each view of a report, its runs and searches, whose option is given.
 
     Raises:
         ReportError: a view cannot be written.
     """
-    from pytest_gpuenergy import report as views
 
-    def markdown(report: Report) -> str:
-        shown = views.calibrated_report(report) if arguments.calibrated else report
-        return views.markdown(shown, calibrated=arguments.calibrated)
+    def markdown(report: reports.Report) -> str:
+        shown = reports.calibrated_report(report) if arguments.calibrated else report
+        return reports.markdown(shown, calibrated=arguments.calibrated)
 
-    texts: dict[str, Callable[[Report], str]] = {
-        "json": views.json_document,
-        "tidy": views.tidy_csv,
+    texts: dict[str, Callable[[reports.Report], str]] = {
+        "json": reports.json_document,
+        "tidy": reports.tidy_csv,
         "md": markdown,
         "html": lambda report: _page(report, runs, searches, arguments),
-        "bencher": views.bencher_json,
-        "gha": views.github_action_json,
+        "bencher": reports.bencher_json,
+        "gha": reports.github_action_json,
     }
     for name, text in texts.items():
         if (target := getattr(arguments, name)) is not None:
             write_text(text(report), target)
     if arguments.csv is not None:
-        views.write_classic_csv(report, arguments.csv)
+        reports.write_classic_csv(report, arguments.csv)
     if arguments.best_perf is not None:
-        views.write_best_perf(report, arguments.best_perf)
+        reports.write_best_perf(report, arguments.best_perf)
     if arguments.parquet is not None:
-        views.write_parquet(report, arguments.parquet)
+        reports.write_parquet(report, arguments.parquet)
 
 
 def _page(
-    report: Report,
-    runs: Sequence[Report],
-    searches: Sequence[SearchRecord],
+    report: reports.Report,
+    runs: Sequence[reports.Report],
+    searches: Sequence[search.SearchRecord],
     arguments: Namespace,
 ) -> str:
     """Return the HTML page, with verdicts on a baseline and the trend over earlier runs."""
-    from pytest_gpuenergy.gate import GateSettings, page_verdicts, trend_values
-    from pytest_gpuenergy.report import html_page
-    from pytest_gpuenergy.search import search_values
-
     baseline = verdicts = trend = None
     if arguments.baseline is not None:
         (baseline,) = load_runs(find_runs([arguments.baseline]))
-        verdicts = page_verdicts(baseline, report, GateSettings())
+        verdicts = gate.page_verdicts(baseline, report, gate.GateSettings())
     if arguments.trend is not None:
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
         by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
-        trend = trend_values(by_id.values())
-    graphs = [search_values(one) for one in searches]
-    return html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
+        trend = gate.trend_values(by_id.values())
+    graphs = [search.search_values(one) for one in searches]
+    return reports.html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
-def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
+def _print_summary(report: reports.Report, sort: str, *, calibrated: bool) -> None:
     """Print the tables of a report by GPU model, and lines about its boards."""
-    from pytest_gpuenergy.report import (
-        best_lines,
-        board_lines,
-        by_model,
-        calibrated_report,
-        calibration_lines,
-        summary,
-    )
-
-    report = calibrated_report(report) if calibrated else report
+    report = reports.calibrated_report(report) if calibrated else report
     emulated = report.run.emulated
     width = stdout_width()
-    for part in by_model(report):
+    for part in reports.by_model(report):
         rows, run = part.measurements, part.run
         heading = f"{run.gpu_name}{emulated_mark(emulated)}, run {run.run_id}"
         print_lines(wrapped(heading, width))
         print_lines(
-            summary(
+            reports.summary(
                 rows,
                 emulated=emulated,
                 width=width,
@@ -299,55 +272,45 @@ def _print_summary(report: Report, sort: str, *, calibrated: bool) -> None:
                 calibrated=calibrated,
             )
         )
-        print_lines(best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
-    for line in [*board_lines(report), *(calibration_lines(report) if calibrated else ())]:
+        print_lines(reports.best_lines(rows, emulated=emulated, width=width, calibrated=calibrated))
+    for line in [
+        *reports.board_lines(report),
+        *(reports.calibration_lines(report) if calibrated else ()),
+    ]:
         print_lines(wrapped(line, width, whole_words=True))
 
 
 def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
     """Divide what was named into runs and folders of searches."""
-    from pytest_gpuenergy.report import is_run
-    from pytest_gpuenergy.search import search_folders
-
     runs, searches = list[str](), list[Path]()
     for name in named:
         path = Path(name)
-        if not is_run(path) and search_folders(path):
+        if not reports.is_run(path) and search.search_folders(path):
             searches.append(path)
         else:
             runs.append(name)
     return runs, searches
 
 
-def _read_searches(named: Iterable[Path]) -> list[SearchRecord]:
+def _read_searches(named: Iterable[Path]) -> list[search.SearchRecord]:
     """Read the searches in folders, each once.
 
     Raises:
         InputError: a search cannot be read.
     """
-    from pytest_gpuenergy.search import read_searches
-
-    found = [search for path in named for search in read_searches(path)]
-    return list({search.folder.resolve(): search for search in found}.values())
+    found = [record for path in named for record in search.read_searches(path)]
+    return list({record.folder.resolve(): record for record in found}.values())
 
 
 def _show_searches_alone(
-    searches: Sequence[SearchRecord], arguments: Namespace, first: Path
+    searches: Sequence[search.SearchRecord], arguments: Namespace, first: Path
 ) -> None:
     """Write the page of searches without a run, or print what they have gained.
-
-    Args:
-        searches: at least one search.
-        arguments: the command's arguments.
-        first: a folder of searches that was named, for the message.
 
     Raises:
         InputError: an option is given that needs a run.
         ReportError: the page cannot be written.
     """
-    from pytest_gpuenergy.report import Report, html_page
-    from pytest_gpuenergy.search import search_values
-
     for name in _ONLY_RUNS:
         if getattr(arguments, name):
             raise InputError(
@@ -359,14 +322,12 @@ def _show_searches_alone(
         _print_searches(searches)
         return
     latest = max(searches, key=lambda one: one.run.started)
-    graphs = [search_values(one) for one in searches]
-    write_text(html_page(Report(latest.run, ()), searches=graphs), arguments.html)
+    graphs = [search.search_values(one) for one in searches]
+    write_text(reports.html_page(reports.Report(latest.run, ()), searches=graphs), arguments.html)
 
 
-def _print_searches(searches: Sequence[SearchRecord]) -> None:
+def _print_searches(searches: Sequence[search.SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
-    from pytest_gpuenergy.search import summarize, summary_lines
-
-    summary = summarize((one.spec, one.state) for one in searches)
+    summary = search.summarize((one.spec, one.state) for one in searches)
     assert summary is not None  # each has a baseline
-    print_lines(summary_lines(summary))
+    print_lines(search.summary_lines(summary))

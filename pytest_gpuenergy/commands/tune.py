@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from threading import Event
-from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import engine, fleet as fleets, tuners, tuning
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
@@ -23,18 +23,16 @@ from pytest_gpuenergy.commands.tune_options import (
     chosen_workloads,
     grouped,
 )
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.tuning import TuneResult, TuningGpus
+from pytest_gpuenergy.support import interrupt_once
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_parser(subparsers: Subparsers, summary: str) -> None:
     """Add ``tune``."""
     parser = add_command(
         subparsers,
         "tune",
         run,
-        summary="Search for fast or energy-efficient kernels and write record files",
+        summary=summary,
         description="Workloads are tuned one after the other, and of equal shapes only the first. "
         "Trials are written to disk immediately, so an interrupted search can be continued with "
         "--resume. What is complete is left as it is, and said to be.",
@@ -61,60 +59,52 @@ def run(arguments: Namespace) -> int:
 
 def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
     """Tune workloads one after the other, with the options of `tune_options`."""
-    from pytest_gpuenergy.support import interrupt_once
-    from pytest_gpuenergy.tuners import Spaces
-    from pytest_gpuenergy.tuning import Tuner, is_kept, keep_outcome, live_stream
-
     groups = grouped(arguments, wanted)
-    results: list[TuneResult] = []
+    results: list[tuning.TuneResult] = []
     with ExitStack() as stack:
         stack.callback(_report, results, as_json=arguments.json)  # whatever ends the tuning
         stack.enter_context(interrupt_once(stop := Event()))
-        spaces = stack.enter_context(Spaces())
+        spaces = stack.enter_context(tuners.Spaces())
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         gpus = _claim(stack, arguments)
         for group in groups:
-            tuner = Tuner(
+            tuner = tuning.Tuner(
                 gpus=gpus,
                 make_space=spaces.of(group.tuner, gpus.devices[0], group.search),
                 folder=arguments.out,
                 settings=group.settings,
                 tell=tell,
-                live=live_stream(),
+                live=tuning.live_stream(),
                 stop=stop,
-                is_kept=is_kept,
+                is_kept=tuning.is_kept,
             )
             for result in tuner.tune(group.workloads):
                 results.append(result)
-                keep_outcome(arguments.out, result)
+                tuning.keep_outcome(arguments.out, result)
         complete = sum(len(group.workloads) for group in groups) - len(results)
         if complete and not arguments.json:
             stack.callback(print, f"already complete: {complete} of {complete + len(results)}")
     return 0
 
 
-def _claim(stack: ExitStack, arguments: Namespace) -> TuningGpus:
-    """Claim the GPUs that the options name, of this host or of a fleet, until the stack is closed.
+def _claim(stack: ExitStack, arguments: Namespace) -> tuning.TuningGpus:
+    """Claim the GPUs that the options name, of this host or a fleet, until the stack is closed.
 
     Raises:
         InputError: there are none, or they are of several models.
         DeviceError: a GPU cannot be claimed, or a host does not answer.
     """
-    from pytest_gpuenergy.engine import Settings, claim_gpus
-    from pytest_gpuenergy.tuning import TuningGpus
-
-    settings = Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
+    settings = engine.Settings(arguments.powercap, arguments.smclock, arguments.allow == "clocks")
     if arguments.fleet is None:
-        gpus = claim_gpus(stack, arguments.gpu_device, settings, tell, "--gpu-device")
-        return TuningGpus.of_this_host(gpus, tell)
-    from pytest_gpuenergy.fleet import claim_fleet, parse_fleet
+        gpus = engine.claim_gpus(stack, arguments.gpu_device, settings, tell, "--gpu-device")
+        return tuning.TuningGpus.of_this_host(gpus, tell)
 
-    fleet = parse_fleet(arguments.fleet, "--fleet")
-    return claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
+    fleet = fleets.parse_fleet(arguments.fleet, "--fleet")
+    return fleets.claim_fleet(stack, fleet, arguments.gpu_device, settings, tell, "--fleet")
 
 
-def _report(results: list[TuneResult], *, as_json: bool) -> None:
+def _report(results: list[tuning.TuneResult], *, as_json: bool) -> None:
     if as_json:
         print_json([{**vars(result), "path": str(result.path)} for result in results])
         return

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_gpuenergy import tuning, workloads
 from pytest_gpuenergy.commands.command_line import add_clock_options, number, tell
 from pytest_gpuenergy.commands.kernel_records import add_variant_options, chosen_variants
 from pytest_gpuenergy.record import METRICS, Metric
@@ -185,12 +186,10 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
     Raises:
         InputError: there is no such workload or network, or a shape is not understood.
     """
-    from pytest_gpuenergy.workloads import choose_workloads
-
     named = arguments.case or arguments.network or arguments.shape
     chosen = distinct(
         Wanted(workload)
-        for workload in choose_workloads(
+        for workload in workloads.choose_workloads(
             arguments.case if named else ["all"],
             arguments.network,
             arguments.shape,
@@ -203,14 +202,12 @@ def chosen_workloads(arguments: Namespace) -> list[Wanted]:
 
 def distinct(wanted: Iterable[Wanted]) -> list[Wanted]:
     """Return one workload of each shape, tuner by tuner, and report the others."""
-    from pytest_gpuenergy.workloads import distinct_shapes
-
     by_tuner: dict[TunerName | None, dict[Workload, Wanted]] = {}
     for wish in wanted:
         by_tuner.setdefault(wish.tuner, {}).setdefault(wish.workload, wish)
     chosen = []
     for by_workload in by_tuner.values():
-        for first, others in distinct_shapes(by_workload).items():
+        for first, others in workloads.distinct_shapes(by_workload).items():
             chosen.append(by_workload[first])
             for other in others:
                 tell(f"{other.name}: has the same shape as {first.name} and uses its records")
@@ -229,20 +226,18 @@ class Group:
 
 def grouped(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
     """Group the workloads that are tuned alike, in their order."""
-    from pytest_gpuenergy.tuning import TuneSettings, usual_tuner
-
     quick = arguments.quick
     threads = _given(arguments.threads, len(os.sched_getaffinity(0)))
     search = SearchSettings(arguments.seed, threads, arguments.strategy, arguments.space)
 
     def tuner_and_trials(wish: Wanted) -> tuple[TunerName, int]:
-        tuner = wish.tuner or arguments.tuner or usual_tuner(wish.workload)
+        tuner = wish.tuner or arguments.tuner or tuning.usual_tuner(wish.workload)
         usual = _given(arguments.trials, _QUICK_TRIALS if quick else _TRIALS)
         return tuner, _given(wish.trials, usual)
 
     groups = []
     for (tuner, trials), alike in groupby(wanted, tuner_and_trials):
-        settings = TuneSettings(
+        settings = tuning.TuneSettings(
             trials=trials,
             keep=_given(arguments.keep, _QUICK_KEPT if quick else _MAX_KEPT),
             objective=Metric(arguments.objective),

@@ -33,7 +33,6 @@ from .card.profiles import (
 from .emulated_device import (
     EmulatedDevice as EmulatedDevice,
     VirtualRepeater as VirtualRepeater,
-    emulated_devices as emulated_devices,
 )
 from .host.access_profile import (
     LaunchProfile as LaunchProfile,
@@ -62,9 +61,9 @@ from .timing.model import (
     LAUNCH_S as LAUNCH_S,
     POWER_DRAM as POWER_DRAM,
     beyond_comparison as beyond_comparison,
-    demand_of as demand_of,
-    demand_of_figures as demand_of_figures,
+    kernel_demand as kernel_demand,
     quantities as quantities,
+    recorded_demand as recorded_demand,
     unlimited_power_w as unlimited_power_w,
 )
 from .timing.traffic import (

@@ -42,7 +42,7 @@ from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
 from pytest_gpuenergy.emulator.host.kernel_process import printing_kept
-from pytest_gpuenergy.emulator.timing.model import beyond_comparison, demand_of, recorded_on
+from pytest_gpuenergy.emulator.timing.model import beyond_comparison, kernel_demand, recorded_on
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel
 from pytest_gpuenergy.support import (
@@ -60,11 +60,7 @@ _HOST_LAUNCH_S = 5e-6  # what the host takes for a launch; a guess
 
 
 def _strike(state: CardState) -> None:
-    """Raise the error of a launch if an injected fault demands one.
-
-    Raises:
-        KernelFault: a fault that strikes launches is in force.
-    """
+    """Raise the error of a launch if an injected fault demands one."""
     error = state.struck_by(LAUNCH, always=True)
     if error is not None:
         raise KernelFault("runtime", f"The launch failed on the emulated GPU: {error}.")
@@ -310,7 +306,7 @@ class EmulatedDevice(Device):
         if recorded_on(kernel, self.profile, cache) is None:
             traffic = self._profiled(job, arenas)
         restored_bytes = sum(a.tensor.nbytes for a in arenas.values() if a.tensor.role == "inout")
-        demand = demand_of(
+        demand = kernel_demand(
             *(kernel, _work(job), traffic, self.profile),
             footprint_bytes=footprint,
             cache=cache,
@@ -400,11 +396,6 @@ class EmulatedDevice(Device):
             return tuple(launch.traffic for launch in checked)
 
         return self._traffic.traffic(kernel, count, job)
-
-
-def emulated_devices(profile: GpuProfile, count: int) -> tuple[EmulatedDevice, ...]:
-    """Return the first ``count`` emulated cards of a profile."""
-    return tuple(EmulatedDevice(profile, index) for index in range(count))
 
 
 def _work(job: Job) -> Work | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec.structs import replace
 
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.devices import (
     Launches,
     Repeater,
@@ -35,9 +36,6 @@ from pytest_gpuenergy.engine.results import (
 from pytest_gpuenergy.record import Correctness, Measurement, WorkloadInfo
 from pytest_gpuenergy.support import KernelFault, ResultError
 from pytest_gpuenergy.workloads import Array
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import GraphRepeater
 
 Arguments = tuple[object, ...]
 
@@ -90,13 +88,13 @@ class VerifiedCallable:
 
     def measure(self, harness: Harness, info: WorkloadInfo, subject: Subject) -> Measurement:
         """Measure replays of its CUDA graph; the flag ``host_gaps`` says that it has none."""
-        from pytest_gpuenergy.devices import GraphRepeater
-
         captured = []
 
         @contextmanager
-        def repeater() -> Iterator[GraphRepeater | WatchedRepeater]:
-            replayed = GraphRepeater([lambda: self.function(*self.args)], must_capture=False)
+        def repeater() -> Iterator[devices.GraphRepeater | WatchedRepeater]:
+            replayed = devices.GraphRepeater(
+                [lambda: self.function(*self.args)], must_capture=False
+            )
             captured.append(replayed.captured)
             if not harness.in_real_time:
                 yield replayed

@@ -19,10 +19,11 @@ from pathlib import Path
 from msgspec import Struct
 
 import pytest_gpuenergy
+from pytest_gpuenergy import emulator
 from pytest_gpuenergy.control import choose_writer, read_limits
 from pytest_gpuenergy.devices import Gpu, find_gpus, printable_text, unavailable_errors
 from pytest_gpuenergy.energy import average_power_mw, instant_power_mw
-from pytest_gpuenergy.opening import EmulatedSpec, check_spec, nvml_gpu
+from pytest_gpuenergy.opening import EmulatedSpec, check_spec, nvml_gpu, open_device
 from pytest_gpuenergy.support import (
     FLEET_GPU,
     DeviceError,
@@ -174,10 +175,7 @@ def _real_gpus() -> Iterator[ProbedGpu]:
 
 
 def _emulated_gpus(spec: str, count: int) -> Iterator[ProbedGpu]:
-    from pytest_gpuenergy.emulator import find_compiler
-    from pytest_gpuenergy.opening import open_device
-
-    find_compiler()
+    emulator.find_compiler()
     for index in range(count):
         try:
             with open_device(spec, index=index) as device:

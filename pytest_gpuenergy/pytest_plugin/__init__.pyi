@@ -30,7 +30,7 @@ from .declared_options import (
     any_option_is_set as any_option_is_set,
     runs_items as runs_items,
 )
-from .distribute.deferral import groups_of as groups_of
+from .distribute.deferral import item_groups as item_groups
 from .distribute.fleet import prepare as prepare
 from .distribute.link import WorkerPlugin as WorkerPlugin
 from .distribute.scheduling import WorkloadScheduling as WorkloadScheduling

@@ -295,11 +295,7 @@ def add_records(session: Any, records: Sequence[BenchmarkRecord]) -> None:
 
 
 def label_units(units: Sequence[str]) -> Callable[[], None]:
-    """Make pytest-benchmark's table and histogram show ``units``.
-
-    Returns:
-        A function that undoes this.
-    """
+    """Make pytest-benchmark's table and histogram show ``units``; return what undoes this."""
     from pytest_benchmark import table, utils
 
     # Any, because the declared types do not allow patching.
@@ -323,7 +319,7 @@ def label_units(units: Sequence[str]) -> Callable[[], None]:
     return undo
 
 
-def unit_of(benchmarks: Sequence[Any]) -> str | None:
+def table_unit(benchmarks: Sequence[Any]) -> str | None:
     """Return the unit of ``benchmarks``, the records of one table; None for seconds."""
     units = {benchmark["extra_info"].get(UNIT) for benchmark in benchmarks}
     return units.pop() if len(units) == 1 else None

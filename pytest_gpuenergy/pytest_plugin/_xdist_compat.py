@@ -41,13 +41,7 @@ class Judge(Protocol):
 
 
 class Nodes:
-    """The workers of a session of pytest-xdist.
-
-    Args:
-        config: the controller's configuration, after pytest-xdist has listed the workers to start
-            and before it starts them.
-        judge: decides about the workers.
-    """
+    """The workers of a session of pytest-xdist, which has listed but not started them."""
 
     def __init__(self, config: pytest.Config, judge: Judge) -> None:
         self._session: Any = config.pluginmanager.getplugin("dsession")

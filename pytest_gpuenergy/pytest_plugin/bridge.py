@@ -20,7 +20,7 @@ from pytest_gpuenergy.pytest_plugin._compat import (
     benchmark_session,
     label_units,
     own_records,
-    unit_of,
+    table_unit,
 )
 from pytest_gpuenergy.pytest_plugin.declared_options import POWERCAP_FIXTURE
 from pytest_gpuenergy.record import Measurement, Metric
@@ -61,7 +61,7 @@ class BenchmarkBridge:
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_benchmark_scale_unit(self, unit: str, benchmarks: Any) -> tuple[str, float] | None:
         """Show our records in their own units, or in thousandths if a figure is small."""
-        ours = unit_of(benchmarks)
+        ours = table_unit(benchmarks)
         if ours is None:
             return None
         small = min(benchmark["min"] for benchmark in benchmarks) < _SMALL

@@ -88,14 +88,14 @@ class PytestOption(NamedTuple):
     def value(self, config: pytest.Config) -> Any:
         """Return the value on the command line, or else that in the ini file.
 
-        Raises:
-            pytest.UsageError: the ini option is of a type that the option does not take.
+        Both this and the methods below raise `pytest.UsageError` if the ini option has another
+        type.
         """
         given = self.given(config)
         return self.stated(config) if given is None else given
 
     def text(self, config: pytest.Config) -> str | None:
-        """Return the value as text, or None when neither the command line nor the ini file sets it.
+        """Return the value as text, or None if neither command line nor ini file sets it.
 
         Raises:
             pytest.UsageError: the ini option is of a type that the option does not take.
@@ -108,11 +108,7 @@ class PytestOption(NamedTuple):
         return self.given(config) is not None or self.stated(config) != self._ini_default
 
     def stated(self, config: pytest.Config) -> str | bool:
-        """Return the ini option's value: a number as its text, a list joined by commas.
-
-        Raises:
-            pytest.UsageError: it is of a type that the option does not take.
-        """
+        """Return the ini option's value: a number as its text, a list joined by commas."""
         value = ini_value(config, self.key)
         if value is None:
             return self._ini_default

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
+from pytest_gpuenergy import ab
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.engine import (
     Replayable,
@@ -276,13 +277,11 @@ class EnergyBenchmark:
         if reason := self._session.card.device.refusal(kernel):
             pytest.skip(reason)
         if (folder := self._session.options.export_folder) is not None:
-            from pytest_gpuenergy.ab import export, export_failure
-
             draft, fault = self._session.harness.verify_kernel(kernel, workload, named)
             if fault is not None:
-                export_failure(folder, draft)
+                ab.export_failure(folder, draft)
                 raise fault
-            export(folder, draft, Job.of(kernel, workload), workload)
+            ab.export(folder, draft, Job.of(kernel, workload), workload)
             pytest.skip(f"written to {folder}, not measured")
         self._claim(named, workload.name)
         if earlier := self._session.resumption.already_measured(

@@ -9,11 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy.gate import GateSettings, parse_percent
+from pytest_gpuenergy.gate import (
+    BUDGET_VERDICTS,
+    Baseline,
+    GateSettings,
+    Tails,
+    Unmatched,
+    Verdict,
+    annotate_all,
+    annotate_counts,
+    budget_words,
+    compare,
+    describe,
+    fails,
+    in_github_actions,
+    judge_budget,
+    loss,
+    missing_words,
+    parse_percent,
+    shift_lines,
+    shift_problem,
+    tally,
+)
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase, replace_in_failure
 from pytest_gpuenergy.pytest_plugin.declared_options import EDP_MARKER, ENERGY_MARKER
 from pytest_gpuenergy.pytest_plugin.selection import COLLECTED, Selection
-from pytest_gpuenergy.record import METRICS, Metric
+from pytest_gpuenergy.record import DRIFT, METRICS, Metric
+from pytest_gpuenergy.report import Report, common_shifts, find_run, load_report
 from pytest_gpuenergy.support import (
     InputError,
     emulated_mark,
@@ -24,10 +46,10 @@ from pytest_gpuenergy.support import (
 )
 
 if TYPE_CHECKING:
-    from pytest_gpuenergy.gate import Baseline, Comparison
+    from pytest_gpuenergy.gate import Comparison
     from pytest_gpuenergy.pytest_plugin.options import PytestOptions
     from pytest_gpuenergy.record import Measurement, RunInfo
-    from pytest_gpuenergy.report import Pair, Report
+    from pytest_gpuenergy.report import Pair
 
 VERDICT, WORDS, MISSING = "_verdict", "_change", "gate_missing"
 """Names of JUnit properties, or their suffixes: ``edp_verdict``, ``edp_change``."""
@@ -87,11 +109,7 @@ class Budget:
 
     @classmethod
     def of(cls, kind: BudgetKind, mark: pytest.Mark) -> Budget:
-        """Read the marker's arguments.
-
-        Raises:
-            InputError: an argument is unknown, missing or invalid.
-        """
+        """Read the marker's arguments."""
         name, given = kind.argument, mark.kwargs.get(kind.argument)
         unknown = [*map(repr, mark.args), *sorted({*mark.kwargs} - {name, "rel"})]
         if unknown:
@@ -111,7 +129,7 @@ class Budget:
         return cls(kind, float(given) * kind.scale, rel)
 
 
-def budgets_of(item: pytest.Item) -> Iterator[Budget]:
+def item_budgets(item: pytest.Item) -> Iterator[Budget]:
     """Return the budgets of an item; of several markers of one kind, the closest one counts.
 
     Raises:
@@ -135,7 +153,7 @@ class GatePlugin:
     """Holds the baseline and judges measurements; also a pytest plugin with hooks."""
 
     def __init__(self, config: pytest.Config, options: PytestOptions) -> None:
-        """Read the baseline.
+        """Read the baseline, which must not be marked legacy.
 
         Raises:
             ReportError: it cannot be read.
@@ -158,9 +176,6 @@ class GatePlugin:
         self._in_junit: dict[str, JunitCase] = {}
         self._config = config
         if options.baseline is not None:
-            from pytest_gpuenergy.gate import Baseline
-            from pytest_gpuenergy.report import find_run, load_report
-
             report = load_report(find_run(options.baseline, options.root))
             self._baseline = Baseline(report, options.gate)
         self._selection = Selection(
@@ -176,7 +191,7 @@ class GatePlugin:
         if self._baseline is not None:
             self._baseline.check(run)
 
-    def baseline_for(self, run: RunInfo) -> Report | None:
+    def shown_baseline(self, run: RunInfo) -> Report | None:
         """Return the baseline to show next to ``run``; None if none can be compared with it."""
         try:
             self.begin(run)
@@ -186,21 +201,9 @@ class GatePlugin:
 
     def judge(self, item: pytest.Item, measurement: Measurement, run: RunInfo) -> str:
         """Judge a measurement with figures; return what fails the item, or an empty string."""
-        from pytest_gpuenergy.gate import (
-            BUDGET_VERDICTS,
-            Tails,
-            Unmatched,
-            Verdict,
-            budget_words,
-            describe,
-            fails,
-            judge_budget,
-        )
-        from pytest_gpuenergy.report import common_shifts
-
         settings, strict, emulated = self._settings, self._settings.strict, run.emulated
         problems: list[str] = []
-        for budget in budgets_of(item):
+        for budget in item_budgets(item):
             judgement = judge_budget(
                 measurement,
                 budget.most,
@@ -234,8 +237,6 @@ class GatePlugin:
         These are the final verdicts. An item's verdict in its call phase could only use the
         unchanged kernels that were measured before it.
         """
-        from pytest_gpuenergy.gate import compare
-
         if self._comparison is None and self._baseline is not None:
             deselects = self._selection.deselects
             with contextlib.suppress(InputError):  # the items have failed for this reason
@@ -244,15 +245,7 @@ class GatePlugin:
         return self._comparison
 
     def review(self, report: Report | None) -> list[str]:
-        """At the end, check that something was judged, and judge all items again with all figures.
-
-        Returns:
-            The problems that fail the run.
-        """
-        from pytest_gpuenergy.gate import missing_words
-        from pytest_gpuenergy.record import DRIFT
-        from pytest_gpuenergy.report import Report
-
+        """Judge all items again with all figures; return the problems that fail the run."""
         if self._baseline is not None and self._settings.enforced and not self._compared:
             if any(name == MISSING for _, name in self._results):
                 self._run_problems = [
@@ -310,7 +303,7 @@ class GatePlugin:
             if measures and self._baseline is not None:
                 comparisons += len(self._settings.limits)
             try:
-                budgets = [*budgets_of(item)]
+                budgets = [*item_budgets(item)]
                 comparisons += len(budgets)
                 if budgets and not measures:
                     raise InputError(
@@ -383,8 +376,6 @@ class GatePlugin:
 
     def _annotations(self) -> Iterator[str]:
         """Return annotations for GitHub Actions: those of ``gpuenergy compare``, and budgets."""
-        from pytest_gpuenergy.gate import annotate_all, annotate_counts, in_github_actions
-
         if in_github_actions():
             levels: dict[str, list[tuple[str, str]]] = {"error": [], "warning": []}
             for (node, _), (verdict, words) in self._results.items():
@@ -402,7 +393,6 @@ class GatePlugin:
     def _summary(self) -> Iterator[str]:
         if self._baseline is None and not self._results:
             return
-        from pytest_gpuenergy.gate import loss, tally
 
         if self._baseline is not None:
             run = self._baseline.run
@@ -428,8 +418,6 @@ class GatePlugin:
 
     def _settle(self, comparison: Comparison) -> list[str]:
         """Replace the items' verdicts by those of the comparison; return what fails the run."""
-        from pytest_gpuenergy.gate import describe, fails, shift_lines, shift_problem
-
         emulated = comparison.new.emulated
         problems = []
         for shift in comparison.failing_shifts:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuenergy
+from pytest_gpuenergy import report as reports
 from pytest_gpuenergy.control import CURRENT, Setpoint, check_setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
@@ -253,9 +254,7 @@ class SetpointPlugin:
     def problems(self, collected: int) -> list[str]:
         """Return a sentence if caps or clocks that the options name could not be set for any item.
 
-        Args:
-            collected: number of items in the run. If some did not run, a cap might have been set
-                for them, so nothing is reported.
+        There is none if some of the ``collected`` items did not run: theirs might have been set.
         """
         if len(self._finished) < collected:
             return []
@@ -330,10 +329,7 @@ def write_outputs(
 ) -> list[str]:
     """Write the views to the run folder and the requested paths; return the problems.
 
-    Args:
-        session: the session with the measurements and the options.
-        gate: the gate, which has the baseline and the verdicts for the HTML page.
-        searches_of: returns what the page shows of searches for the kernels of a report.
+    ``searches_of`` returns what the page shows of searches for the kernels of a report.
     """
     try:
         report = session.outcome
@@ -350,9 +346,8 @@ def write_outputs(
     ]
     if options.html_path is not None:
         # Imported late: it takes a tenth of the time until a run without a page begins.
-        from pytest_gpuenergy.report import write_html
 
-        baseline = gate.baseline_for(report.run)
+        baseline = gate.shown_baseline(report.run)
         comparison = None if baseline is None else gate.compare(report)
         verdicts = None if comparison is None else verdict_values(comparison)
         searches: Sequence[Mapping[str, Any]] = ()
@@ -360,7 +355,7 @@ def write_outputs(
             searches = searches_of(report)
         except (GpuEnergyError, OSError) as error:
             problems.append(error_message(error))
-        page = partial(write_html, baseline=baseline, verdicts=verdicts, searches=searches)
+        page = partial(reports.write_html, baseline=baseline, verdicts=verdicts, searches=searches)
         outputs.append((page, options.html_path))
     for write, path in outputs:
         try:

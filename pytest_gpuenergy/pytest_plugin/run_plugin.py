@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_gpuenergy import ab
 from pytest_gpuenergy.control import CURRENT, Setpoint
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.pytest_plugin._compat import JunitCase
 from pytest_gpuenergy.pytest_plugin.benches.searches import graphs
+from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
 from pytest_gpuenergy.pytest_plugin.declared_options import (
     DEVICE_FIXTURE,
     FIGURES,
@@ -46,7 +48,7 @@ from pytest_gpuenergy.pytest_plugin.outputs import (
     summary_lines,
     write_outputs,
 )
-from pytest_gpuenergy.pytest_plugin.selection import interleave, name_items, place_of
+from pytest_gpuenergy.pytest_plugin.selection import interleave, item_place, name_items
 from pytest_gpuenergy.pytest_plugin.session import Session
 from pytest_gpuenergy.report import latest_run
 from pytest_gpuenergy.support import (
@@ -130,8 +132,6 @@ class RunPlugin:
         if config.get_verbosity() >= 0:
             plugins.register(ProgressPlugin(config, has_figures), "gpuenergy-progress")
         if plugins.has_plugin("benchmark"):
-            from pytest_gpuenergy.pytest_plugin.bridge import BenchmarkBridge
-
             plugins.register(BenchmarkBridge(config), BRIDGE)
 
     def parametrize_setpoints(self, metafunc: pytest.Metafunc) -> None:
@@ -203,7 +203,7 @@ class RunPlugin:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Interleave the items of each test that has several setpoints or kernels."""
         if self.session.options.order != "file":
-            items[:] = interleave(items, place_of)
+            items[:] = interleave(items, item_place)
         ours = sum(DEVICE_FIXTURE in getattr(item, "fixturenames", ()) for item in items)
         self.session.items = max(1, ours)
 
@@ -215,12 +215,11 @@ class RunPlugin:
         card, any_energy = self.session.card, any(map(measures_energy, session.items))
         if any_energy and runs_items(self._config) and card.opened:
             card.device.prepare(())
-        from pytest_gpuenergy.ab import begin_export
 
         folder = self.session.options.export_folder
         if folder is not None and any_energy:
             with contextlib.suppress(GpuEnergyError):  # each item will report it
-                begin_export(folder)
+                ab.begin_export(folder)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
         """Show the device and its power caps, if an item needs them."""
@@ -313,10 +312,8 @@ class RunPlugin:
             if over:
                 problems += self.gate.review(report)
         if problems and ours.options.export_folder is not None:
-            from pytest_gpuenergy.ab import export_problems
-
             try:  # gpuenergy ab must know what failed the run as a whole
-                export_problems(ours.options.export_folder, problems)
+                ab.export_problems(ours.options.export_folder, problems)
             except GpuEnergyError as error:
                 problems.append(str(error))
 

@@ -110,10 +110,6 @@ class Selection:
     """The items that a run has collected, and the options that chose among them.
 
     With pytest-xdist, the workers collect and send the result to the controller.
-
-    Args:
-        config: pytest's configuration.
-        baseline: the baseline's measurements.
     """
 
     def __init__(self, config: pytest.Config, baseline: Iterable[Measurement]) -> None:
@@ -298,7 +294,7 @@ def interleave(items: Sequence[_T], place: Callable[[_T], ItemPlace | None]) -> 
     return ordered
 
 
-def place_of(item: pytest.Item) -> ItemPlace | None:
+def item_place(item: pytest.Item) -> ItemPlace | None:
     """Return the place of an item that is parametrized with setpoints; None for other items."""
     # Parameters are distinguished by identity: their values may be large or not comparable.
     values = dict(item.callspec.params) if hasattr(item, "callspec") else {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+from pytest_gpuenergy import emulator
 from pytest_gpuenergy.control import (
     CURRENT,
     UNKNOWN,
@@ -64,9 +65,7 @@ _ROOM_BYTES = 1 << 20
 class SessionCard:
     """The GPU of a pytest process: opened and claimed when an item needs it, set for each item.
 
-    Args:
-        options: the run's options.
-        tell: in a pytest-xdist worker, tells the controller the card's setpoint.
+    A worker of pytest-xdist tells the controller the card's setpoint by ``tell``.
 
     Attributes:
         named: the setpoints to measure at, and the words of the options that name them.
@@ -134,19 +133,14 @@ class SessionCard:
         return self._writer
 
     def claim(self, run_id: str) -> Station:
-        """Claim the GPU until `release`.
-
-        Args:
-            run_id: workers of the same run take turns on a GPU, however long they have to wait.
+        """Claim the GPU until `release`; workers of one run take turns, however long they wait.
 
         Raises:
             DeviceError: another run is using the GPU, or it does not work.
         """
         device, options = self.device, self._options
         if device.emulated:
-            from pytest_gpuenergy.emulator import find_compiler
-
-            find_compiler()  # without a compiler, every item would fail the same way
+            emulator.find_compiler()  # without a compiler, every item would fail the same way
         self._station = Station(
             device,
             lock_wait_s=options.lock_wait_s,
@@ -178,7 +172,7 @@ class SessionCard:
         return enforced
 
     def refuse_foreign_lock(self) -> None:
-        """Check that this run may lock the clocks of the claimed GPU, if it locks any.
+        """Check that no other program seems to have locked the clocks that this run is to lock.
 
         Raises:
             SetpointError: another program seems to have locked them.
@@ -343,10 +337,9 @@ class Session:
             self.anchors.recall(subject, known, kernel, workload, earlier)
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> bool:
-        """Verify a kernel ahead of the item that will measure it, see `Verifier.expect`.
+        """Verify a kernel ahead of the item that will measure it; return whether that is tried.
 
-        Returns:
-            Whether that is tried; not in a worker, nor where items may be measured already.
+        It is not in a worker, nor where items may be measured already. See `Verifier.expect`.
         """
         options = self.options
         is_tried = self.link is None and not options.resume and options.export_folder is None
@@ -389,12 +382,7 @@ class Session:
         return self.report()
 
     def check_host(self) -> None:
-        """Check that this host still works, after an item has failed on it.
-
-        Raises:
-            DeviceError: the GPU does not respond.
-            OSError: there is no room for results, buffers or compiled kernels.
-        """
+        """Raise an error if this host no longer works, after an item has failed on it."""
         if not self.card.answers():
             raise DeviceError(f"{self.card.device.name} does not respond any more.")
         folders = [] if self._folder is None else [self._folder.path]

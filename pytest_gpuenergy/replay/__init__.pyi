@@ -86,13 +86,13 @@ from .extract.unique_kernels import (
     replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
+from .play.call_windows import choose_windows as choose_windows
 from .play.changes import (
     ModuleCalls as ModuleCalls,
     ResultReads as ResultReads,
-    changes_of as changes_of,
+    call_changes as call_changes,
     fusible_modules as fusible_modules,
 )
-from .play.live import capture_step as capture_step, with_empty_kernels as with_empty_kernels
 from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
 from .play.recorded import (
     argument_bytes as argument_bytes,
@@ -111,7 +111,10 @@ from .play.replay_run import (
     replay_source as replay_source,
     serving_path as serving_path,
 )
-from .play.windows import windows_of as windows_of
+from .play.step_capture import (
+    capture_step as capture_step,
+    with_empty_kernels as with_empty_kernels,
+)
 from .power import (
     CLOCK as CLOCK,
     Bracket as Bracket,

@@ -13,6 +13,7 @@ from signal import Signals
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
+from pytest_gpuenergy import opening
 from pytest_gpuenergy.support import DeviceError, InputError, run_together
 
 T = TypeVar("T")
@@ -187,15 +188,13 @@ def device_word(spec: str, rank: int, count: int) -> tuple[str, int]:
     Raises:
         InputError: There are fewer GPUs than ranks.
     """
-    from pytest_gpuenergy.opening import count_gpus
-
     if count == 1:
         return spec, 0
     words = [word.strip() for word in spec.split(",")]
     if len(words) == count:
         return words[rank], 0
-    if len(words) > 1 or count_gpus(spec) < count:
-        have = len(words) if len(words) > 1 else count_gpus(spec)
+    if len(words) > 1 or opening.count_gpus(spec) < count:
+        have = len(words) if len(words) > 1 else opening.count_gpus(spec)
         raise InputError(
             f"{count} ranks need {count} GPUs, and --gpu-device {spec} names {have}: give a list "
             f"such as {','.join(map(str, range(count)))}."

@@ -108,7 +108,7 @@ class PlacedMeasurement:
     measurement: Measurement
 
 
-def levels_of(
+def run_levels(
     items: Iterable[Sequence[PlacedMeasurement]], metric: Metric
 ) -> Mapping[RunPlace, float]:
     """Return how far the logarithms of a metric in a run lie above the mean of all runs.
@@ -118,7 +118,7 @@ def levels_of(
     tables: dict[str, list[dict[RunPlace, float]]] = defaultdict(list)
     for several in items:
         if len(several) > 1:
-            row = {one.place: math.log(figure_of(one.measurement, metric)) for one in several}
+            row = {one.place: math.log(measured_figure(one.measurement, metric)) for one in several}
             tables[several[0].place.cap].append(row)
     found: dict[RunPlace, float] = {}
     for rows in tables.values():
@@ -165,7 +165,7 @@ class Mean:
     ) -> Mean:
         """Return the mean over one item's measurements, less the levels of their runs."""
         logs = [
-            math.log(figure_of(one.measurement, metric)) - levels.get(one.place, 0.0)
+            math.log(measured_figure(one.measurement, metric)) - levels.get(one.place, 0.0)
             for one in several
         ]
         estimates = [one.measurement.estimate(metric) for one in several]
@@ -203,7 +203,7 @@ def common_ratios(means: Iterable[Mean]) -> Mapping[str, float]:
     }
 
 
-def figure_of(m: Measurement, metric: Metric) -> float:
+def measured_figure(m: Measurement, metric: Metric) -> float:
     """Return a figure of a measured kernel."""
     found = m.figure(metric)
     assert found is not None  # all are present
@@ -259,7 +259,7 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
                 failed[m.node_id] = m
     for several in found.values():
         _check_same(several)
-    levels = {metric: levels_of(found.values(), metric) for metric in (Metric.TIME, Metric.ENERGY)}
+    levels = {metric: run_levels(found.values(), metric) for metric in (Metric.TIME, Metric.ENERGY)}
     # Not fitted by itself, so that the means of a kernel's figures follow from each other, too.
     levels[Metric.EDP] = {
         place: level + levels[Metric.ENERGY][place] for place, level in levels[Metric.TIME].items()
@@ -354,8 +354,8 @@ def _as_mean(
     windows: Iterable[Window], m: Measurement, time_ms: float, energy_mj: float
 ) -> Iterator[Window]:
     """Yield the windows of one run, scaled as if its figures were the means."""
-    longer = time_ms / figure_of(m, Metric.TIME)
-    more = energy_mj / figure_of(m, Metric.ENERGY)
+    longer = time_ms / measured_figure(m, Metric.TIME)
+    more = energy_mj / measured_figure(m, Metric.ENERGY)
     for one in windows:
         yield replace(
             one,

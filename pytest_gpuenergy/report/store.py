@@ -288,11 +288,7 @@ def joined(stations: Iterable[StationInfo]) -> tuple[StationInfo, ...]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a report's file.
-
-    Raises:
-        ReportInputError: it is missing, not a regular file, too large, or not text.
-    """
+    """Return the text of a report's file."""
     try:
         return _read_bytes(path).decode("utf-8")
     except UnicodeDecodeError:

@@ -89,7 +89,7 @@ from .running.search_record import (
 from .running.state_evaluation import SearchBench as SearchBench
 from .source.edits import Edit as Edit
 from .source.entry_extraction import ExtractedKernel as ExtractedKernel, extract as extract
-from .source.tree import start_of as start_of
+from .source.tree import loop_start as loop_start
 from .source.triton_checks import ModuleError as ModuleError
 from .spec.kernel_spec import (
     Constant as Constant,
@@ -114,8 +114,12 @@ from .spec.spec_workload import (
     floor_ms as floor_ms,
     workload_of as workload_of,
 )
-from .spec.state_kernel import kernel_of as kernel_of, refusal_of as refusal_of
-from .spec.tensors import Layout as Layout, fixed_input as fixed_input, layout_of as layout_of
+from .spec.state_kernel import device_refusal as device_refusal, kernel_of as kernel_of
+from .spec.tensors import (
+    Layout as Layout,
+    fixed_input as fixed_input,
+    tensor_layout as tensor_layout,
+)
 from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,

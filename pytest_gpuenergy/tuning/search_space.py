@@ -13,6 +13,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from pytest_gpuenergy import workloads
+
 if TYPE_CHECKING:  # so that reading the names of the tuners is cheap
     from pytest_gpuenergy.kernels import Kernel
     from pytest_gpuenergy.support import KernelFault
@@ -30,11 +32,9 @@ def usual_tuner(workload: Workload) -> TunerName:
     Matrix products have templates, and so do convolutions in groups, in other modes and layouts or
     with a bias or ReLU; TVM tunes all others.
     """
-    from pytest_gpuenergy.workloads import Conv2d, Gemm
-
-    if isinstance(workload, Conv2d):
+    if isinstance(workload, workloads.Conv2d):
         return TVM if workload.is_plain and workload.shape.groups == 1 else TEMPLATE
-    return TEMPLATE if isinstance(workload, Gemm) else TVM
+    return TEMPLATE if isinstance(workload, workloads.Gemm) else TVM
 
 
 @dataclass(frozen=True)

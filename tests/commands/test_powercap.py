@@ -151,7 +151,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(own_folders, m
     def no_driver() -> None:
         raise DeviceError("NVML does not start.")
 
-    monkeypatch.setattr("pytest_gpuenergy.opening.load_nvml", no_driver)
+    monkeypatch.setattr("pytest_gpuenergy.devices.load_nvml", no_driver)
     assert main(["powercap", "set", "300", *H200]) == 0
     (record,) = (own_folders / "leases").iterdir()
     for name in ("GPU-0", "GPU-1"):

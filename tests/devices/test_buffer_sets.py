@@ -25,7 +25,7 @@ from pytest_gpuenergy.devices import (
     set_layout,
     sets_needed,
 )
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE, Traffic, demand_of
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE, Traffic, kernel_demand
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
@@ -112,7 +112,7 @@ TRAFFIC = Traffic(
 def test_modelled_memory_serves_a_cold_cache_and_not_a_hot_one():
     kernel, work = Kernel('extern "C" __global__ void f() {}', (LAUNCH,)), Work(10**6, 10 * MIB)
     hot, cold = (
-        demand_of(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache=state)
+        kernel_demand(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache=state)
         for state in ("hot", "cold")
     )
     assert (hot.memory_power, cold.memory_power > 0) == (0.0, True)
@@ -123,8 +123,8 @@ def test_figures_recorded_hot_say_nothing_of_a_cold_cache():
     recorded = RecordedFigures(DEFAULT_PROFILE.name, 700.0, 5.0, 400.0, 2000.0)
     kernel = Kernel('extern "C" __global__ void f() {}', (LAUNCH,), recorded=(recorded,))
     work = Work(10**6, 10 * MIB)
-    cold = demand_of(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache="cold")
-    assert demand_of(kernel, work, None, DEFAULT_PROFILE).time_s == 5e-3
+    cold = kernel_demand(kernel, work, [TRAFFIC], DEFAULT_PROFILE, cache="cold")
+    assert kernel_demand(kernel, work, None, DEFAULT_PROFILE).time_s == 5e-3
     assert cold.time_s < 1e-3
 
 

@@ -11,7 +11,7 @@ from unittest.mock import create_autospec
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy import opening as select
+from pytest_gpuenergy import devices
 from pytest_gpuenergy.control import Lease, Setpoint, writers
 from pytest_gpuenergy.devices import (
     GuardedNvml,
@@ -310,8 +310,8 @@ def four(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[NvmlGpu]]:
             nvml.nvmlDeviceSetPowerManagementLimit(handle, 400_000 + 1000 * index)
             uuid = DEFAULT_PROFILE.uuid(index)
             cards.append(NvmlGpu(GuardedNvml(nvml), handle, last.name, uuid, last.clock))
-        monkeypatch.setattr(select, "load_nvml", lambda: GuardedNvml(nvml))
-        monkeypatch.setattr(select, "cuda_uuids", no_cuda)
+        monkeypatch.setattr(devices, "load_nvml", lambda: GuardedNvml(nvml))
+        monkeypatch.setattr(devices, "cuda_uuids", no_cuda)
         yield cards
 
 
@@ -323,7 +323,7 @@ def with_cuda(order: list[int]) -> Callable[[list[NvmlGpu], pytest.MonkeyPatch],
     """Install CUDA's library, which sees the cards in this order."""
 
     def install(cards: list[NvmlGpu], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(select, "cuda_uuids", lambda: [cards[k].uuid for k in order])
+        monkeypatch.setattr(devices, "cuda_uuids", lambda: [cards[k].uuid for k in order])
 
     return install
 
@@ -378,7 +378,7 @@ def test_only_the_selected_gpu_is_touched(four, monkeypatch, install, spec, touc
 @pytest.mark.usefixtures("four")
 def test_a_gpu_that_is_hidden_is_not_taken(monkeypatch, value, spec, message):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", []))
+    monkeypatch.setattr(devices, "find_gpus", lambda: ("nvml", []))
     with pytest.raises(InputError, match=message), open_gpu(spec):
         pass
 
@@ -386,6 +386,6 @@ def test_a_gpu_that_is_hidden_is_not_taken(monkeypatch, value, spec, message):
 @pytest.mark.usefixtures("four")
 def test_where_all_are_hidden_the_emulated_one_is_taken(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setattr(select, "find_gpus", lambda: ("nvml", []))
+    monkeypatch.setattr(devices, "find_gpus", lambda: ("nvml", []))
     with open_gpu("auto") as gpu:
         assert gpu.emulated

@@ -23,7 +23,6 @@ from pytest_gpuenergy.emulator import (
     HostKernel,
     LaunchProfile,
     Traffic,
-    emulated_devices,
     find_profile,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
@@ -404,7 +403,7 @@ def test_the_environment_brings_faults_until_the_device_closes(runner, monkeypat
 
 def test_several_devices_are_several_cards(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
-    devices = emulated_devices(find_profile("a30"), 3)
+    devices = [EmulatedDevice(find_profile("a30"), index) for index in range(3)]
     assert len({device.uuid for device in devices}) == 3
     devices[2].nvml.nvmlDeviceSetPowerManagementLimit(devices[2].handle, 120_000)
     limits = [d.nvml.nvmlDeviceGetPowerManagementLimit(d.handle) for d in devices]

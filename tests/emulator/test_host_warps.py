@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuenergy.devices import Work
-from pytest_gpuenergy.emulator import DEFAULT_PROFILE as H200, Traffic, demand_of
+from pytest_gpuenergy.emulator import DEFAULT_PROFILE as H200, Traffic, kernel_demand
 from pytest_gpuenergy.kernels import Kernel, Launch
 
 pytestmark = pytest.mark.slow
@@ -171,7 +171,7 @@ def test_arrays_of_a_thread_are_counted(count):
 def modelled_s(traffic: Traffic, flops: int, blocks: int, block: int) -> float:
     kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (block, 1, 1), ()),))
     work = Work(flops, 8 * blocks * block)
-    return demand_of(kernel, work, [traffic], H200).time_s
+    return kernel_demand(kernel, work, [traffic], H200).time_s
 
 
 def test_an_uncoalesced_copy_is_slower(count):
@@ -247,7 +247,7 @@ def reduction_s(count: Count, each: int, elements: int = 1 << 26) -> float:
     assert (traffic.barriers, traffic.load_intervals, traffic.global_loads) == (8, 1, 8 * each)
     blocks = elements // (256 * each)
     kernel = Kernel("k", (Launch("k", (blocks, 1, 1), (256, 1, 1), ()),))
-    return demand_of(kernel, Work(elements, 4 * elements), [traffic], H200).time_s
+    return kernel_demand(kernel, Work(elements, 4 * elements), [traffic], H200).time_s
 
 
 def test_a_reduction_gains_from_what_a_thread_adds_before_it_meets_others(count):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuenergy.pytest_plugin import groups_of
+from pytest_gpuenergy.pytest_plugin import item_groups
 
 if TYPE_CHECKING:
     from conftest import Project
@@ -58,7 +58,7 @@ def groups(project: Project) -> dict[str, str | None]:
     project.ini('markers = ["xdist_group(name)"]')
     project.module(MODULE)
     items, _ = project.pytester.inline_genitems("--powercap", "1,2")
-    names, places = groups_of(items)
+    names, places = item_groups(items)
     return {
         item.name: None if place < 0 else names[place]
         for item, place in zip(items, places, strict=True)

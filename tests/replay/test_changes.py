@@ -73,10 +73,10 @@ class TestWithPyTorch:
         return replace(plain, **changes)
 
     def changes(self, live: Any, read: dict[int, tuple[int, int]], **changes: object) -> Any:
-        from pytest_gpuenergy.replay import changes_of
+        from pytest_gpuenergy.replay import call_changes
 
         with self.torch.inference_mode():
-            found = list(changes_of(self.call(**changes), [live], SimpleNamespace(read=read)))
+            found = list(call_changes(self.call(**changes), [live], SimpleNamespace(read=read)))
         return {change.name: change for change in found}
 
     def test_only_the_rows_that_are_read_are_computed(self):

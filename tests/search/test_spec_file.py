@@ -19,8 +19,8 @@ from pytest_gpuenergy.search import (
     check_fits,
     fixed_input,
     kernel_of,
-    layout_of,
     read_spec,
+    tensor_layout,
     workload_of,
     write_spec,
 )
@@ -264,7 +264,7 @@ class TestLayouts:
         for axis in order:
             strides[axis], step = step, step * shape[axis]
         tensor = TensorSpec("y", tuple(shape), role="output", strides=tuple(strides))
-        layout = layout_of(tensor, {})
+        layout = tensor_layout(tensor, {})
         values = np.arange(step, dtype=np.float32).reshape(shape)
         buffer = layout.buffer(values)
         assert buffer.shape == (step,)
@@ -274,7 +274,9 @@ class TestLayouts:
             assert buffer[place] == values[index]
 
     def test_an_input_may_have_gaps_and_overlaps(self):
-        assert layout_of(TensorSpec("x", (3, 4), strides=(10, 2)), {}) == Layout((3, 4), (10, 2))
+        assert tensor_layout(TensorSpec("x", (3, 4), strides=(10, 2)), {}) == Layout(
+            (3, 4), (10, 2)
+        )
         assert Layout((3, 4), (10, 2)).buffer_shape == (27,)
         assert Layout((3, 4), (0, 1)).buffer_shape == (4,)
 

@@ -60,13 +60,7 @@ def bind(
     """Return one function for each set of buffers, which launches the job's kernel once on it.
 
     The functions of a CUDA kernel share its device variables, which start with their initial
-    values.
-
-    Args:
-        cupy: the module `cupy`.
-        job: the job.
-        binary: the compiled kernel; None for kinds that are not compiled ahead.
-        sets: the bytes of tensors and workspaces by name, as CuPy arrays.
+    values. ``binary`` is None for kinds of kernels that are not compiled ahead.
 
     Raises:
         KernelFault: the kernel cannot be loaded. The functions may raise this as well.
@@ -146,10 +140,7 @@ def packed_struct(
 ) -> np.void:
     """Return a struct as a kernel argument, which CuPy passes by value.
 
-    Args:
-        members: the members, each a name or a tuple of such.
-        scalars: the scalars, by name.
-        payloads: the arrays of CuPy whose addresses the other members are, by name.
+    Its members are scalars, structs, and addresses of the arrays in ``payloads``.
     """
     layout = StructLayout.of(members, scalars)
     room = bytearray(layout.nbytes)
@@ -236,36 +227,35 @@ def _torch_matmul(_cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str
     return multiply
 
 
+def _enqueued(
+    cupy: Any,
+    call: LibraryCall,
+    payloads: Mapping[str, Any],
+    bind: Callable[[Mapping[str, int]], Callable[[int], None]],
+) -> Launcher:
+    """Return a function that enqueues what ``bind`` makes of addresses on CuPy's current stream."""
+    launch = bind({name: int(payloads[key].data.ptr) for name, key in call.tensors.items()})
+    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+
+
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
     plan = matmul_plan(call, job.io)
-    return lambda: plan.launch(addresses, cupy.cuda.get_current_stream().ptr)
+    return _enqueued(
+        cupy, call, payloads, lambda addresses: functools.partial(plan.launch, addresses)
+    )
 
 
 def _cublas_grouped(
     cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
 ) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
-    launch = grouped_launch(cupy, call, job.io, addresses)
-    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+    return _enqueued(cupy, call, payloads, functools.partial(grouped_launch, cupy, call, job.io))
 
 
 def _cudnn_convolution(
     cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
 ) -> Launcher:
-    addresses = {
-        parameter: int(payloads[name].data.ptr) for parameter, name in call.tensors.items()
-    }
     plan = convolution_plan(call, job.io)
-    launch = plan.bound(addresses)
-
-    def convolve() -> None:
-        launch(cupy.cuda.get_current_stream().ptr)
-
+    convolve = _enqueued(cupy, call, payloads, plan.bound)
     adds = "bias" in call.tensors and "bias" not in plan.parameters
     clips = bool(call.all_options["relu"]) and not plan.clips
     if not adds and not clips:
@@ -301,11 +291,7 @@ _OFFERS: Mapping[str, Callable[[LibraryCall, IoContract], tuple[LibraryCall, ...
 
 
 def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
-    """Return the algorithms that a library offers for a call, see `Device.offered`.
-
-    Raises:
-        KernelFault: the library cannot make the call here, or offers no choice.
-    """
+    """Return the algorithms that a library offers for a call, see `Device.offered`."""
     if (offers := _OFFERS.get(call.entry)) is None:
         raise KernelFault("constraints", f"{call.label} has no choices.")
     cupy.cuda.Device().use()  # creates the context through which the library queries the GPU
@@ -385,11 +371,7 @@ _TEXT = ctypes.c_char_p
 
 
 class LoadedProgram:
-    """A loaded host program; a call launches it on CuPy's current stream.
-
-    Raises:
-        KernelFault: the program cannot be loaded, or refuses the tensors and numbers.
-    """
+    """A loaded host program; a call launches it on CuPy's current stream."""
 
     def __init__(
         self, cupy: Any, path: Path, tensors: Sequence[Any], numbers: Sequence[int]

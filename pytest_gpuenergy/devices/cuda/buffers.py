@@ -116,11 +116,8 @@ class CudaBuffers:
     ) -> list[tuple[Any, int]]:
         """Return parts of the tensors that kernels write, with the sizes of their elements.
 
-        Args:
-            buffer_set: a set, or `staged` tensors.
-            number: chooses the part of each tensor that is longer than ``nbytes``.
-            nbytes: the length of a part.
-            whole: whether the buffers have guard bands, as those of a set do.
+        ``number`` chooses the part of each tensor that is longer than ``nbytes``. ``whole`` says
+        that the buffers have guard bands, as those of a set do and `staged` tensors do not.
         """
         found = []
         for name, arena in self._arenas.items():
@@ -147,11 +144,7 @@ class CudaBuffers:
         self._cupy.cuda.Device().synchronize()
 
     def check_workspaces(self, buffer_set: BufferSet) -> None:
-        """Check the guard bands of a set's workspaces.
-
-        Raises:
-            KernelFault: the kernel wrote into a guard band.
-        """
+        """Raise a fault if the kernel wrote into a guard band of a set's workspaces."""
         for space in self._kernel.workspaces:
             image, end = buffer_set[space.name], GUARD_BYTES + space.nbytes
             for at, band in ((0, image[:GUARD_BYTES]), (end, image[end:])):

@@ -47,12 +47,9 @@ _PTX = b"""
 
 
 class ClockNotes:
-    """A kernel of one thread that notes the clock, in a graph of its own.
+    """A kernel of one thread that notes the clock, in a graph of its own on the current stream.
 
-    Args:
-        cupy: the module `cupy`.
-        stream: the current stream, on which notes are enqueued. As in `GraphRepeater`, the graph is
-            not uploaded before its first launch.
+    As in `GraphRepeater`, the graph is not uploaded before its first launch.
     """
 
     def __init__(self, cupy: Any, stream: Any) -> None:

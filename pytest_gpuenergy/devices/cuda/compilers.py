@@ -83,11 +83,7 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
         """Take the result from the cache, or have a child compile it."""
 
     def _call(self, method: str, *arguments: object) -> object:
-        """Call a method of a child's object; once more if the child dies, which others can cause.
-
-        Raises:
-            KernelFault: the source does not compile, or not in time.
-        """
+        """Call a method of a child's object; once more if the child dies, perhaps for another."""
         try:
             with suppress(WorkerDiedError):
                 return self._workers.call(method, *arguments, timeout_s=self._timeout_s)

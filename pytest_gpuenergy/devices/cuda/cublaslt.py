@@ -136,11 +136,7 @@ class MatmulPlan:
 
 @functools.lru_cache(maxsize=1)  # shared by all sets of buffers
 def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
-    """Return the plan of a library call.
-
-    Raises:
-        KernelFault: cuBLASLt cannot be used, or does not have the algorithm for these matrices.
-    """
+    """Return the plan of a library call."""
     handle, library = _handle(), _library()
     options = call.all_options
     if not options["algorithm"]:
@@ -154,7 +150,7 @@ def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
     planned = []
     for part, content in zip(_parts(call, io), str(options["algorithm"]).split(","), strict=True):
         algorithm = np.frombuffer(bytes.fromhex(content), library.matmul_algo_dtype).copy()
-        problem, result = _problem_of(call, io, part), library.MatmulHeuristicResult()
+        problem, result = _matmul_problem(call, io, part), library.MatmulHeuristicResult()
         with _refusals("cuBLASLt", library.cuBLASLtError):
             library.matmul_algo_check(handle, *problem.described, algorithm.ctypes.data, result.ptr)
         planned.append(_PlannedPart(part, problem, algorithm))
@@ -168,12 +164,6 @@ def grouped_launch(
 
     cuBLAS takes the sizes of groups from the host, and the addresses of their matrices from the
     GPU's memory.
-
-    Args:
-        cupy: the module.
-        call: a call of ``cublas.grouped``.
-        io: the tensors.
-        addresses: the addresses of all parameters.
 
     Raises:
         KernelFault: cuBLAS cannot be used, or has no such call.
@@ -239,7 +229,7 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     for part in _parts(call, io):
         alike = (part.rows, *map(part.alignment, "abc"))
         if alike not in offered:
-            offered[alike] = _offered_of(call, io, part)
+            offered[alike] = _heuristic_results(call, io, part)
         every.append(offered[alike])
     most = max(map(len, every))
     return tuple(
@@ -248,10 +238,10 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
     )
 
 
-def _offered_of(call: LibraryCall, io: IoContract, part: _LibraryPart) -> list[Any]:
+def _heuristic_results(call: LibraryCall, io: IoContract, part: _LibraryPart) -> list[Any]:
     """Return the results of cuBLASLt's heuristics for a part of a call."""
     handle, library = _handle(), _library()
-    problem = _problem_of(call, io, part)
+    problem = _matmul_problem(call, io, part)
     results = library.MatmulHeuristicResult(_MAX_ALGORITHMS)
     count = np.zeros(1, np.int32)
     attributes = library.MatmulPreferenceAttribute
@@ -373,11 +363,7 @@ def _columns_and_depth(call: LibraryCall, io: IoContract) -> tuple[int, int]:
 
 
 def _compute_type(call: LibraryCall, io: IoContract) -> int:
-    """Return the value of ``cublasComputeType_t`` in which a call multiplies its matrices.
-
-    Raises:
-        KernelFault: there is none for them.
-    """
+    """Return the value of ``cublasComputeType_t`` in which a call multiplies its matrices."""
     from nvmath.bindings.cublas import ComputeType
 
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
@@ -391,7 +377,7 @@ def _compute_type(call: LibraryCall, io: IoContract) -> int:
     return number
 
 
-def _problem_of(call: LibraryCall, io: IoContract, part: _LibraryPart) -> _Problem:
+def _matmul_problem(call: LibraryCall, io: IoContract, part: _LibraryPart) -> _Problem:
     library, compute = _library(), _compute_type(call, io)
     a, b, c = (_tensor(call, io, parameter) for parameter in "abc")
     options, rows = call.all_options, part.rows

@@ -134,9 +134,7 @@ _IDS = {"data": 1, "weight": 2, "output": 3, "bias": 4}
 class Descriptor:
     """A descriptor of cuDNN's, which is destroyed with this object.
 
-    Args:
-        kind: the kind, of `_KINDS`.
-        attributes: values by the names of attributes, without the kind in front of them.
+    Its kind is one of `_KINDS`; its attributes are named without the kind in front of them.
 
     Raises:
         KernelFault: cuDNN refuses it.
@@ -347,11 +345,7 @@ class ConvolutionPlan:
     workspace_bytes: int
 
     def bound(self, addresses: Mapping[str, int]) -> Callable[[int], None]:
-        """Return a function that enqueues the plan on a ``cudaStream_t``.
-
-        Args:
-            addresses: the addresses of all parameters, the workspace among them.
-        """
+        """Return a function that enqueues the plan on a ``cudaStream_t``, with these parameters."""
         pack = Descriptor(
             "VARIANT_PACK",
             UNIQUE_IDS=[_IDS[name] for name in self.parameters],
@@ -371,11 +365,7 @@ class ConvolutionPlan:
 
 
 def convolution_plan(call: LibraryCall, io: IoContract) -> ConvolutionPlan:
-    """Return the plan of a library call; without an algorithm, that of the first offered one.
-
-    Raises:
-        KernelFault: cuDNN cannot be used, or does not have the algorithm for these tensors.
-    """
+    """Return the plan of a library call; without an algorithm, that of the first offered one."""
     options = call.all_options
     if not options["algorithm"]:
         return convolution_plan(next(_offered(call, io)), io)
@@ -495,11 +485,7 @@ def _algorithms(problem: _Convolution) -> dict[str, frozenset[str]]:
 
 @functools.lru_cache(maxsize=_MAX_ALGORITHMS)  # shared by all sets of buffers
 def _plan(problem: _Convolution, algorithm: str) -> ConvolutionPlan:
-    """Return the plan of an algorithm, compiled if cuDNN compiles it when it is used.
-
-    Raises:
-        KernelFault: cuDNN does not have this algorithm for the problem.
-    """
+    """Return the plan of an algorithm, compiled if cuDNN compiles it when it is used."""
     if (parsed := _ENGINE.fullmatch(algorithm)) is None:
         raise KernelFault("constraints", f"{algorithm!r:.40} is no algorithm of cuDNN.")
     engine = Descriptor(

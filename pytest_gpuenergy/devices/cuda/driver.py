@@ -69,14 +69,8 @@ def launch_early(
 ) -> None:
     """Launch a kernel whose blocks may begin while the launch before it on the stream ends.
 
-    Args:
-        function: the ``CUfunction``.
-        grid: the number of blocks.
-        block: the number of threads of a block.
-        shared_bytes: the dynamic shared memory of a block.
-        stream: the ``CUstream``.
-        arguments: arrays of CuPy, of which the kernel gets the address, and numbers and records of
-            NumPy.
+    Its arguments are arrays of CuPy, of which the kernel gets the address, and numbers and records
+    of NumPy.
 
     Raises:
         KernelFault: the driver refuses it, or is too old.

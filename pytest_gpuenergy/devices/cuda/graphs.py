@@ -95,7 +95,7 @@ class GraphRepeater:
                 count *= 4
                 total_s = self._most(self.launch(count).gpu_s)
             launch_s = total_s / count
-            self._batch = self._batch_for(launch_s)
+            self._batch = self._calls_per_graph(launch_s)
             turn_s = self._batch * launch_s
         self._turns_per_note = max(1, round(CLOCK_SPAN_S / max(turn_s, 1e-7)))
         self.captured = bool(self._graphs)
@@ -217,7 +217,7 @@ class GraphRepeater:
             if not again():
                 return
 
-    def _batch_for(self, launch_s: float) -> int:
+    def _calls_per_graph(self, launch_s: float) -> int:
         """Return the number of calls in a graph."""
         most = min(MAX_CALLS, MAX_CALLS_OF_ALL // len(self._turns))
         calls = min(most, GRAPH_S / max(launch_s, 1e-7)) / self._multiple
@@ -243,14 +243,11 @@ class GraphRepeater:
         return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
 
     def _capture_all(self) -> float:
-        """Capture a graph of each turn; graphs of the first turn show how many calls to capture.
+        """Capture a graph of each turn; return the approximate GPU time of a turn in seconds.
 
-        Nothing is launched from the host for this, and no graph is uploaded before its first
-        launch: on an H200, after either of these, every further launch of the process can take 0.2
-        or 0.4 us longer.
-
-        Returns:
-            The approximate GPU time of a turn in seconds.
+        Graphs of the first turn show how many calls to capture. Nothing is launched from the host
+        for this, and no graph is uploaded before its first launch: on an H200, after either of
+        these, every further launch of the process can take 0.2 or 0.4 us longer.
         """
         with self._current_stream():
             self._batch = self._multiple
@@ -259,7 +256,7 @@ class GraphRepeater:
                 first.launch(self._stream)  # uploads the graph
                 graph_s = self._most(self._elapsed_s(partial(first.launch, self._stream)))
                 self.launches += 2 * self._batch
-                better = self._batch_for(graph_s / self._batch)
+                better = self._calls_per_graph(graph_s / self._batch)
                 if better <= self._batch:
                     break
                 # Launches seem longer than they are in a short graph.
@@ -405,17 +402,12 @@ class ReplayLog:
 def host_times_s(
     noticed_s: npt.NDArray[np.float64], gpu_s: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """Convert times of the GPU's timer to the host's clock.
+    """Convert times of the GPU's timer, from the start of the first batch, to the host's clock.
 
-    A host that sleeps until a batch has ended wakes up late, usually by tens of microseconds and
-    sometimes by milliseconds, but never early: the smallest delay gives the offset of the two
-    clocks. Their difference in rate, some parts per million, is neglected.
-
-    Args:
-        noticed_s: the host's clock at the start, and when the host noticed the end of each batch,
-            shape (n,).
-        gpu_s: the GPU's timer at the same moments, counted from the start of the first batch,
-            shape (n,).
+    ``noticed_s`` are the start and when the host noticed the end of each batch. A host that sleeps
+    until a batch has ended wakes up late, usually by tens of microseconds and sometimes by
+    milliseconds, but never early: the smallest delay gives the offset of the two clocks. Their
+    difference in rate, some parts per million, is neglected.
     """
     late_s = noticed_s - gpu_s
     # Without the first entry: the host starts before the first batch begins.

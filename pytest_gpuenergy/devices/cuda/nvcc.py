@@ -64,11 +64,7 @@ class Nvcc:
     """Runs nvcc in a child process; needs no GPU."""
 
     def compile(self, nvcc: str, source: str, options: list[str]) -> bytes:
-        """Compile a program and return the shared object.
-
-        Raises:
-            KernelFault: the text does not compile.
-        """
+        """Compile a program and return the shared object."""
         with tempfile.TemporaryDirectory(prefix="gpuenergy-nvcc-") as folder:
             text, library = Path(folder, "program.cu"), Path(folder, "program.so")
             text.write_text(source)

@@ -47,14 +47,7 @@ class NvrtcError(Exception):
 
 
 class NvrtcLibrary:
-    """The functions of NVRTC, called by `ctypes`.
-
-    Args:
-        library: the loaded library.
-
-    Attributes:
-        version: its version.
-    """
+    """The functions of NVRTC, called by `ctypes`."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -81,11 +74,7 @@ class NvrtcLibrary:
         return cls(ctypes.CDLL(f"libnvrtc.so.{nvrtc.getVersion()[0]}"))
 
     def compile(self, source: str, entries: Sequence[str], options: Sequence[str]) -> _Compiled:
-        """Return the machine code, the symbol of each entry, and the PTX.
-
-        Raises:
-            NvrtcError: the text does not compile, or has no such entry.
-        """
+        """Return the machine code, the symbol of each entry, and the PTX."""
         program = ctypes.c_void_p()
         text = source.encode()
         self._call("CreateProgram", ctypes.byref(program), text, b"kernel.cu", 0, None, None)
@@ -165,7 +154,7 @@ class NvrtcCompiler:
         while True:
             needed = reachable(source, tuple(entries), includable)
             try:
-                return self._of_text(needed, entries, architecture)
+                return self._compiled_text(needed, entries, architecture)
             except KernelFault as fault:
                 faults.append(fault)
             missing = _NOT_THERE.search(str(faults[-1]))
@@ -174,10 +163,10 @@ class NvrtcCompiler:
             absent |= {missing[1]}  # only host code may need this header
         if needed != source:  # too much may have been left out
             with contextlib.suppress(KernelFault):
-                return self._of_text(source, entries, architecture)
+                return self._compiled_text(source, entries, architecture)
         raise faults[0] from None
 
-    def _of_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
+    def _compiled_text(self, source: str, entries: Sequence[str], architecture: str) -> _Compiled:
         headers = _STANDARD_HEADER.findall(source)
         if headers and all(is_file(self._small / header) for header in headers):
             try:

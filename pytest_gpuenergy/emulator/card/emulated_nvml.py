@@ -70,13 +70,9 @@ class CardHandle:
 
 
 def _takes(cost_us: float = 1.0, spread: float = 0.0) -> Callable[[Callable[..., Any]], Any]:
-    """Turn a method that is given a card into one that is given a handle.
+    """Turn a method that is given a card into one that is given a handle, takes time and can fail.
 
-    The resulting method takes virtual time and is subject to injected faults.
-
-    Args:
-        cost_us: the mean virtual time of a call.
-        spread: the relative standard deviation of that time.
+    The arguments are the mean virtual time of a call and its relative standard deviation.
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Any]:

@@ -246,11 +246,7 @@ _RANGES: dict[str, tuple[type[int] | type[float], float, float]] = {
 
 
 def _check_options(what: str, options: Mapping[str, Any], needed: tuple[str, ...]) -> None:
-    """Check the options of a fault, except whether there is an error of that name.
-
-    Raises:
-        InputError: an option is unknown, missing, of another type or out of range.
-    """
+    """Check the options of a fault, except whether there is an error of that name."""
     names = {"error", *_RANGES}
     for name, value in options.items():
         if name not in names:

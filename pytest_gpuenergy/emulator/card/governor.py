@@ -147,13 +147,7 @@ def operating_point(
 
 
 def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
-    """Return the operating point of a card whose SMs are slower than NVML says, at the same power.
-
-    Args:
-        point: the operating point in the present state of the card.
-        demand: the demand of the kernel.
-        percent: the reduction of the clock, at most 99.
-    """
+    """Return the point of a card whose SMs are slower than NVML says, at the same power."""
     ratio = max(1 - percent / 100, _LEAST_RATIO)
     return replace(
         point,
@@ -193,13 +187,9 @@ HIDDEN_STATES = len(_STATES)
 def next_state(state: int, temperature_c: float, seed: int, block: int | None) -> int:
     """Return the hidden state that follows ``state``.
 
-    Args:
-        state: the present state, 0 to `HIDDEN_STATES` - 1.
-        temperature_c: the temperature of the card; one bit of the state is set above 42 degrees
-            and cleared below 40.
-        seed: the seed of the card.
-        block: the number of the span of 0.4 s that has just begun, or None within a span. The
-            other bit changes at the beginning of one span in 250.
+    One bit of it is set above 42 degrees and cleared below 40. The other one changes at the
+    beginning of one span of 0.4 s in 250; ``block`` is the number of the span that has just
+    begun, or None within a span.
     """
     warm = state & 1
     if temperature_c > _WARM_C:
@@ -216,11 +206,8 @@ def next_state(state: int, temperature_c: float, seed: int, block: int | None) -
 def in_state(point: OperatingPoint, demand: Demand, state: int, seed: int) -> OperatingPoint:
     """Return the operating point at which a card in a hidden state really runs.
 
-    Args:
-        point: the operating point that the governor allows.
-        demand: the demand of the kernel; the effective clock differs a little between kernels.
-        state: the hidden state, see `next_state`; state 0 keeps the governor's time and power.
-        seed: the seed of the card.
+    State 0 keeps the governor's time and power. The effective clock differs a little between
+    kernels.
     """
     hidden = _STATES[state]
     kernel = round(demand.time_s * 1e9) * 1_000_003 + round(demand.power_w * 1000)

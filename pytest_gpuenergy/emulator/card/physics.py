@@ -386,11 +386,7 @@ class CardFile(msgspec.Struct):
     lock_mhz: tuple[_Clock, _Clock] | None = None  # missing in files of earlier versions
 
     def check_relations(self) -> None:
-        """Check what follows from how a card evolves.
-
-        Raises:
-            ValueError: a number does not fit the others.
-        """
+        """Raise a `ValueError` unless the numbers fit each other as they do when a card evolves."""
         if self.lock_mhz is not None and self.lock_mhz[0] > self.lock_mhz[1]:
             raise ValueError("lock_mhz")
         max_mw = MAX_POWER_W * 1000

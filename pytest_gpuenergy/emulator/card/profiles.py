@@ -49,9 +49,6 @@ class Warmth:
     """The power as smoothed by die and heat sink, in fractions of the default limit.
 
     After a long time at a constant power both are equal to it.
-
-    Raises:
-        ValueError: a fraction is negative, absurdly large or not finite.
     """
 
     die: float

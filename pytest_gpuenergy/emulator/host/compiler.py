@@ -112,10 +112,7 @@ def _version(compiler: str, _inode: int, _changed_ns: int) -> str:
 def run_compiler(compiler: str, *arguments: str, scratch: Path) -> subprocess.CompletedProcess[str]:
     """Run ``compiler`` within `TIMEOUT_S` and `MEMORY_BYTES`; it ends when this process ends.
 
-    Args:
-        compiler: the path of the compiler.
-        arguments: the arguments of the command line.
-        scratch: the folder of temporary files.
+    Its temporary files are in ``scratch``.
 
     Raises:
         KernelFault: ``compile``, when the compiler takes too long.

@@ -95,12 +95,7 @@ def fills_locals(version: str) -> bool:
 
 
 def kernel_flags(variant: str, version: str) -> list[str]:
-    """Return the options for one variant of a kernel's build.
-
-    Args:
-        variant: ``plain``, ``zeroed`` or ``checked``.
-        version: the version of the compiler, see `compiler_version`.
-    """
+    """Return the options for a build, which is ``plain``, ``zeroed`` or ``checked``."""
     flags = [*_FLAGS, *_VARIANTS[variant]]
     if "clang" in version:
         flags += _CLANG + (_CLANG_VOLATILE if variant == "checked" else ())

@@ -98,15 +98,9 @@ def write_plan(
 ) -> str:
     """Return the text of the plan.
 
-    Args:
-        kernel: the kernel to run.
-        arenas: the arenas of its tensors, by name.
-        files: the open descriptors of the arenas that the launches use, by name.
-        scalars: the scalars, by name.
-        sampling: how much to run with every access checked; None for a plain run.
-        profile: the GPU with its shared memory and multiprocessors.
-        on_request: whether each request for a run makes the check, with the present contents of
-            the arenas.
+    ``files`` are the open descriptors of the arenas that the launches use. ``sampling`` says how
+    much to run with every access checked: at once, or, with ``on_request``, for each request and
+    with the contents that the arenas then have.
 
     Raises:
         KernelFault: ``constraints`` when an argument is neither a tensor, a workspace, a scalar nor

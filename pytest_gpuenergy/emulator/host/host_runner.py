@@ -8,9 +8,10 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pytest_gpuenergy.devices import Arena, FileMemory
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
@@ -32,6 +33,8 @@ from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
 from pytest_gpuenergy.support import DeviceError, KernelFault, is_file
 from pytest_gpuenergy.workloads import Scalar
 
+_T = TypeVar("_T")
+
 # What a compiler says about a name that a missing header may declare.
 _MISSING = re.compile(
     r"declared|does not name|not a namespace|no (?:member|type) named|unknown type"
@@ -42,14 +45,8 @@ _LASTING = (KernelFault, DeviceError)
 _SAMPLING = Sampling(profiled_blocks=8, profiled_accesses=20_000_000, accesses=8_000_000)
 
 
-@functools.lru_cache(maxsize=16)
-def _needed(source: str, entries: tuple[str, ...]) -> str:
-    return reachable(source, entries, is_offered)
-
-
-@functools.lru_cache(maxsize=16)
-def _translated(source: str, entries: tuple[str, ...]) -> KernelText:
-    return KernelText(source, entries)
+_needed = functools.lru_cache(maxsize=16)(reachable)
+_translated = functools.lru_cache(maxsize=16)(KernelText)
 
 
 class HostRunner:
@@ -77,8 +74,7 @@ class HostRunner:
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
         self._translating = threading.Lock()
-        self._tools: Future[Toolchain] | None = None
-        self._programs: dict[tuple[str, str], Future[Path]] = {}
+        self._made: dict[object, Future[Any]] = {}  # the toolchain and the programs
         self._pool: ThreadPoolExecutor | None = None
         self._running: set[KernelProcess] = set()
         self._closed = False
@@ -181,41 +177,36 @@ class HostRunner:
             program.end()
 
     def _toolchain(self) -> Toolchain:
-        with self._lock:
-            future, first = self._tools, self._tools is None
-            if future is None:
-                future = self._tools = Future()
-        if first:
-            try:
-                self._cache.mkdir(parents=True, exist_ok=True)
-                compiler = self._compiler or find_compiler()
-                future.set_result(Toolchain.prepare(self._cache, compiler, self._jobs))
-            except BaseException as error:
-                if not isinstance(error, _LASTING):
-                    self._tools = None
-                future.set_exception(error)
-        return future.result()
+        def prepare() -> Toolchain:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            return Toolchain.prepare(self._cache, self._compiler or find_compiler(), self._jobs)
+
+        return self._once("tools", prepare)
 
     def _built(self, kernel: Kernel, variant: str) -> Path:
-        key = (kernel.digest, variant)
+        return self._once((kernel.digest, variant), lambda: self._build(kernel, variant))
+
+    def _once(self, key: object, make: Callable[[], _T]) -> _T:
+        """Return what ``make`` has made for the key, in whichever thread came first."""
         with self._lock:
-            future, first = self._programs.get(key), key not in self._programs
+            future, first = self._made.get(key), key not in self._made
             if future is None:
-                future = self._programs[key] = Future()
+                future = self._made[key] = Future()
         if first:
             try:
-                future.set_result(self._build(kernel, variant))
+                future.set_result(make())
             except BaseException as error:
                 if not isinstance(error, _LASTING):
-                    del self._programs[key]
+                    del self._made[key]
                 future.set_exception(error)
-        return future.result()
+        result: _T = future.result()
+        return result
 
     def _build(self, kernel: Kernel, variant: str) -> Path:
         entries = kernel_entries(kernel)
         # Threads begin the builds of a kernel together, and these share its translation.
         with self._translating:
-            needed = _needed(kernel.source, entries)
+            needed = _needed(kernel.source, entries, is_offered)
         try:
             with self._translating:
                 text = _translated(needed, entries)

@@ -28,11 +28,7 @@ _MAX_SHARED_BYTES = 232448
 
 
 def check_limits(kernel: Kernel) -> None:
-    """Refuse launches that no GPU of compute capability 9.0 can make.
-
-    Raises:
-        KernelFault: ``constraints``.
-    """
+    """Refuse launches that no GPU of compute capability 9.0 can make."""
     for launch in kernel.launches:
         for what, sizes, limits in (
             ("grid", launch.grid, _MAX_GRID),
@@ -66,12 +62,7 @@ def check_limits(kernel: Kernel) -> None:
 
 
 def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
-    """Refuse launches that a real GPU of this model would refuse.
-
-    Raises:
-        KernelFault: ``constraints``, when the grid, the block or the dynamic shared memory exceeds
-            the GPU's limits.
-    """
+    """Refuse launches that a real GPU of this model would refuse."""
     check_limits(kernel)
     for launch in kernel.launches:
         if launch.shared_bytes > profile.shared_per_block:
@@ -83,11 +74,7 @@ def check_geometry(kernel: Kernel, profile: GpuProfile) -> None:
 
 
 def check_memory(kernel: Kernel, arenas: Mapping[str, Arena], profile: GpuProfile) -> None:
-    """Refuse buffers that do not fit into the memory of a real GPU of this model.
-
-    Raises:
-        KernelFault: ``constraints``, when tensors and workspaces together exceed the GPU's memory.
-    """
+    """Refuse buffers that do not fit into the memory of a real GPU of this model."""
     tensors = [*(arena.tensor for arena in arenas.values()), *kernel.workspaces]
     needed_mib = sum(tensor.nbytes for tensor in tensors) / 2**20
     if needed_mib > profile.memory_mib:

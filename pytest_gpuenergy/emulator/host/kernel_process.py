@@ -26,11 +26,7 @@ _MOST_RUNS = 8  # that may use up the whole timeout, of one process
 
 @contextlib.contextmanager
 def printing_kept() -> Iterator[list[str]]:
-    """Keep what kernels of this thread print, instead of passing it on.
-
-    Yields:
-        A list to which the text is added when a process is closed.
-    """
+    """Add what kernels of this thread print to a list, instead of passing it on."""
     kept: list[str] = []
     token = _KEPT.set(kept)
     try:
@@ -176,6 +172,8 @@ class KernelProcess:
 
     def _exchange(self, until: Callable[[], bool]) -> None:
         """Send what is unsent and read both streams until ``until`` holds, or to their ends.
+
+        If that takes too long, or the kernel answers in place of its runtime, the process is ended.
 
         Raises:
             KernelFault: the exchange took too long, or the kernel answered in place of its runtime;

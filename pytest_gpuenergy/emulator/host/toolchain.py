@@ -247,7 +247,8 @@ class Toolchain:
             source.write(text)
         made = f"{source.name}.{variant}.o"
         headers = self.folder / variant
-        command = [*self._flags(variant), f"-I{headers}", "-include", str(headers / "kernel.h")]
+        flags = kernel_flags(variant, self.version)
+        command = [*flags, f"-I{headers}", "-include", str(headers / "kernel.h")]
         return made, self._run(folder, *command, "-c", source.name, "-o", made)
 
     def _run(self, scratch: Path, *arguments: str) -> str:
@@ -274,19 +275,12 @@ class Toolchain:
         suffix = "pch" if "clang" in self.version else "gch"
         return self.folder / variant / f"kernel.h.{suffix}"
 
-    @property
-    def _variants(self) -> tuple[str, ...]:
-        """The variants that the compiler can build."""
-        return (*PRECOMPILED, "zeroed") if fills_locals(self.version) else PRECOMPILED
-
-    def _flags(self, variant: str) -> list[str]:
-        return kernel_flags(variant, self.version)
-
     def _build(self, cache: Path, jobs: int) -> None:
         with build_folder(cache) as scratch:
             folder = scratch / "built"
             with written_to_cache(cache):
-                for variant in self._variants:
+                zeroed = ["zeroed"] if fills_locals(self.version) else []
+                for variant in [*PRECOMPILED, *zeroed]:
                     (folder / variant).mkdir(parents=True)
                     for path in (cuda_dir() / "host").glob("*.h"):
                         shutil.copyfile(path, folder / variant / path.name)
@@ -325,7 +319,7 @@ class Toolchain:
             commands = []
             for variant, (draft, path) in zip(variants, drafts.items(), strict=True):
                 header = ("-x", "c++-header", str(path.with_suffix("")), "-o", str(draft))
-                commands.append([*self._flags(variant), *header])
+                commands.append([*kernel_flags(variant, self.version), *header])
             self._run_all(scratch, commands, len(commands))
             for draft, path in drafts.items():
                 draft.replace(path)
@@ -370,12 +364,7 @@ def _processor() -> str:
 def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProcess[str]:
     """Link the runtime, alone and for kernels, in the quickest way that the compiler has.
 
-    Args:
-        run: a function that runs the compiler.
-        folder: the prepared folder, with the objects of the runtime.
-
-    Returns:
-        The result of the compiler, which failed if no way works.
+    If no way works, the result is that of the last one.
     """
     command = [*_objects(folder, checked=False), *_WITH_MATH, "-o", str(folder / _TRACED)]
     for options in _WAYS_TO_LINK:
@@ -392,18 +381,7 @@ def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProce
 def _link(
     run: _RunCompiler, folder: Path, objects: Sequence[str], program: Path, *, checked: bool
 ) -> subprocess.CompletedProcess[str]:
-    """Link the objects of a kernel to ``program``.
-
-    Args:
-        run: a function that runs the compiler.
-        folder: the prepared folder.
-        objects: the paths of the objects.
-        program: the path of the result.
-        checked: whether the program checks its accesses.
-
-    Returns:
-        The result of the compiler.
-    """
+    """Link the objects of a kernel to ``program``."""
     options = (folder / _OPTIONS).read_text().split()
     if is_file(runtime := _partly_linked(folder, checked=checked)):
         done = _link_quickly(run, options, [*objects, str(runtime)], program)

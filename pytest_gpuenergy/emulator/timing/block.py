@@ -97,14 +97,7 @@ class Block:
 def block_demand(
     launch: Launch, traffic: Traffic, flops: float, profile: GpuProfile, c: Coefficients
 ) -> Block:
-    """Return what an average block of ``launch`` asks for.
-
-    Args:
-        launch: the launch with its blocks and threads.
-        traffic: the traffic of an average block.
-        flops: the FLOPs of the whole launch.
-        profile: the GPU.
-        c: the coefficients of the model.
+    """Return what an average block of ``launch``, which takes ``flops`` in all, asks for.
 
     Raises:
         KernelFault: no block fits on a multiprocessor.

@@ -37,7 +37,7 @@ def unlimited_power_w(activity: float, profile: GpuProfile) -> float:
     return profile.idle_w + dynamic_w * (1 - math.exp(-_SLOPE * activity))
 
 
-def demand_of(
+def kernel_demand(
     kernel: Kernel,
     work: Work | None,
     traffic: Sequence[Traffic] | None,
@@ -69,7 +69,7 @@ def demand_of(
     recorded = recorded_on(kernel, profile, cache)
     if recorded is not None:
         moved = work.bytes_moved if work else footprint_bytes
-        return demand_of_figures(
+        return recorded_demand(
             recorded.time_ms,
             recorded.power_w,
             dram_bytes=max(0, moved - profile.l2_bytes),
@@ -212,7 +212,7 @@ def _shares(kernel: Kernel, work: Work | None, traffic: Sequence[Traffic]) -> li
     return [work.flops * read / total for read in reads]
 
 
-def demand_of_figures(
+def recorded_demand(
     time_ms: float,
     power_w: float,
     *,

@@ -206,11 +206,7 @@ class Outline:
         self._namespaces: list[int] = []  # brace depths at which the open namespaces began
 
     def walk(self) -> None:
-        """Collect the edits.
-
-        Raises:
-            KernelFault: ``compile`` when the text is malformed.
-        """
+        """Collect the edits."""
         handlers: Mapping[str, Callable[[int], int]] = {
             "extern": self._extern,
             "__shared__": self._shared_variables,

@@ -90,17 +90,12 @@ def with_turns(source: str) -> str:
 
 
 def _is_left_out(source: str, texts: Sequence[str], loop: int, end: int) -> bool:
-    """Return whether a loop does nothing but load past the L1 cache until its condition is false.
+    """Return whether the loop at a ``while`` does nothing but load past the L1 cache until it ends.
 
     Such loads are neither volatile nor relaxed for ptxas (``ld.global.cg``, ``ld.global.cv``), and
     a loop without any effect may be assumed to end: CUDA 13.0 removes it, or loads only once, for
     sm_80 and for sm_90. It stays if something else in it has an effect, such as ``__nanosleep``.
-
-    Args:
-        source: the text, which shows what is volatile.
-        texts: its tokens.
-        loop: the index of ``while``.
-        end: the index of the parenthesis that closes its condition.
+    The parenthesis at ``end`` closes its condition.
     """
     inside = list(texts[loop + 2 : end])
     if texts[loop - 1 : loop] == ["}"]:

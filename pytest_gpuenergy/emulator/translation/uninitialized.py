@@ -47,9 +47,7 @@ _TYPES = frozenset(("struct", "class", "union", "enum"))
 def needs_zeros(source: str, warnings: str) -> bool:
     """Return whether a pattern in uninitialized local variables may go unnoticed.
 
-    Args:
-        source: the CUDA C++ text.
-        warnings: the output of the compiler for its translation.
+    The warnings are those of the compiler for the translation of ``source``.
     """
     if _WARNING.search(warnings) or _FLAG.search(_TEMPLATE.sub("", source)):
         return True

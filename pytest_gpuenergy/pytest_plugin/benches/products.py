@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuenergy import report as reports, tuners
 from pytest_gpuenergy.pytest_plugin.declared_options import RUN, runs_items
 from pytest_gpuenergy.support import (
     GpuEnergyError,
@@ -101,20 +102,16 @@ class ContenderKernels:
     def kernel(self, contender: str, workload: Gemm | Conv2d, setup: ContenderSetup) -> AnyKernel:
         """Return a contender's kernel for a workload.
 
-        Raises:
-            UnavailableError: it has none here.
-            GpuEnergyError: it fails; unless the input is wrong, it will be asked again next time,
-                since its candidates may have failed under one power cap only.
+        An error is raised again when the kernel is asked for again, except for a `GpuEnergyError`
+        other than a wrong input: the candidates may have failed under one power cap only.
         """
-        from pytest_gpuenergy.tuners import CONTENDERS
-
         key = (contender, workload, setup.gpu.uuid)
         found = self._made.get(key)
         if found is None:
             ahead = self._ahead.pop(key, None)
             try:
                 if ahead is None or ahead.cancel():
-                    found = CONTENDERS[contender](workload, setup)
+                    found = tuners.CONTENDERS[contender](workload, setup)
                 else:
                     found = ahead.result()
             except InputError as error:
@@ -126,18 +123,16 @@ class ContenderKernels:
 
     def expect(self, item: pytest.Item, setup: ContenderSetup) -> None:
         """Begin with the kernel of the first item after ``item`` that has another one."""
-        from pytest_gpuenergy.tuners import CONTENDER_MODULES
-
         run: RunPlugin | None = item.config.pluginmanager.get_plugin(RUN)
         assert run is not None  # it has the GPU
-        own = _contender_of(item)
+        own = _item_contender(item)
         after = item.session.items[item.session.items.index(item) + 1 :]
-        others = (found for later in after if (found := _contender_of(later)) not in (own, None))
+        others = (found for later in after if (found := _item_contender(later)) not in (own, None))
         following = next(others, None)
         if following is None or run.session.link is not None:  # workers share the items
             return
         contender, workload = following
-        setup.gpu.expect_modules(CONTENDER_MODULES.get(contender, ()))
+        setup.gpu.expect_modules(tuners.CONTENDER_MODULES.get(contender, ()))
         if (made := self.begin(contender, workload, setup)) is None:
             return
         if setup.gpu.emulated:
@@ -156,9 +151,7 @@ class ContenderKernels:
             return None
 
         def make() -> AnyKernel:
-            from pytest_gpuenergy.tuners import CONTENDERS
-
-            kernel: AnyKernel = CONTENDERS[contender](workload, setup)
+            kernel: AnyKernel = tuners.CONTENDERS[contender](workload, setup)
             if not setup.gpu.emulated:
                 setup.gpu.prepare([kernel])
             return kernel
@@ -181,7 +174,7 @@ _KERNELS = pytest.StashKey[ContenderKernels]()
 """The kernels that have begun when items have been collected."""
 
 
-def _contender_of(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
+def _item_contender(item: pytest.Item) -> tuple[str, Gemm | Conv2d] | None:
     """Return the contender and the workload of an item; None if it has none."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     workload = params.get("gemm_workload") or params.get("bench_workload")
@@ -228,13 +221,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``gemm_workload`` and, with it, ``contender``."""
     if "gemm_workload" not in metafunc.fixturenames:
         return
-    from pytest_gpuenergy.tuners import check_cutlass
 
     config = metafunc.config
     try:
         chosen = products(config)
         records_folder(config)  # it must be one
-        check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
+        tuners.check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
         contenders = chosen_contenders(config, Gemm.kind)
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
@@ -251,14 +243,12 @@ def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
     Raises:
         InputError: a name is of no contender in any kind, or none is of one in this kind.
     """
-    from pytest_gpuenergy.tuners import CONTENDERS, CONTENDERS_IN, CUTLASS_PROFILER
-
-    known = CONTENDERS_IN[kind]
-    left_out = () if config.getoption("--cutlass-profiler") else (CUTLASS_PROFILER,)
+    known = tuners.CONTENDERS_IN[kind]
+    left_out = () if config.getoption("--cutlass-profiler") else (tuners.CUTLASS_PROFILER,)
     given = config.getoption("--contenders")
     words = split_words([given or ALL_CONTENDERS])
     names = [*known] if words == [ALL_CONTENDERS] else words
-    unknown = [name for name in names if name not in CONTENDERS]
+    unknown = [name for name in names if name not in tuners.CONTENDERS]
     found = [name for name in dict.fromkeys(names) if name in known and name not in left_out]
     if unknown or not found:
         wrong = unknown[0] if unknown else given
@@ -280,8 +270,6 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     """Show where the records of the selected products come from, and options without effect."""
-    from pytest_gpuenergy.tuners import TUNED_BY, best_record
-
     chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
     gemm = [params for params in chosen if "gemm_workload" in params]
     compared = gemm + [params for params in chosen if {"bench_workload", "contender"} <= {*params}]
@@ -296,9 +284,12 @@ def pytest_report_collectionfinish(
             "--gemm"
         )
     tuned = dict.fromkeys(
-        (params.get("gemm_workload") or params["bench_workload"], TUNED_BY[params["contender"]])
+        (
+            params.get("gemm_workload") or params["bench_workload"],
+            tuners.TUNED_BY[params["contender"]],
+        )
         for params in compared
-        if params.get("contender") in TUNED_BY
+        if params.get("contender") in tuners.TUNED_BY
     )
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
     if run is None or not tuned:
@@ -308,7 +299,7 @@ def pytest_report_collectionfinish(
     unfit: list[str] = []
     for workload, tuner in tuned:
         with contextlib.suppress(GpuEnergyError):  # its own item reports it
-            found, rank = best_record(folder, workload, gpu, tuner)
+            found, rank = tuners.best_record(folder, workload, gpu, tuner)
             assert found.folder is not None  # it was read
             if rank is None:
                 unfit.append(workload.name)
@@ -328,16 +319,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Choose and compile the first item's kernel ahead of time, if that does not use the GPU."""
     config = session.config
     run: RunPlugin | None = config.pluginmanager.get_plugin(RUN)
-    first = _contender_of(session.items[0]) if session.items else None
+    first = _item_contender(session.items[0]) if session.items else None
     if run is None or run.session.link is not None or first is None or not runs_items(config):
         return
-    from pytest_gpuenergy.tuners import ContenderSetup, KernelStore
 
     kernels = config.stash[_KERNELS] = ContenderKernels()
-    with contextlib.suppress(GpuEnergyError), KernelStore() as store:  # its own item reports it
+    with (
+        contextlib.suppress(GpuEnergyError),
+        tuners.KernelStore() as store,
+    ):  # its own item reports it
         # Templates do not need the store.
         kernels.begin(
-            *first, ContenderSetup(run.session.card.device, records_folder(config), store)
+            *first, tuners.ContenderSetup(run.session.card.device, records_folder(config), store)
         )
 
 
@@ -353,20 +346,16 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _compared_lines(run: RunPlugin, width: int | None) -> Iterator[str]:
-    from pytest_gpuenergy.report import side_by_side
-
     with contextlib.suppress(GpuEnergyError, OSError):  # told where outputs are written
         if report := run.session.outcome:
             rows = [m for m in report.measurements if _ITEM.search(m.node_id)]
-            yield from side_by_side(rows, emulated=report.run.emulated, width=width)
+            yield from reports.side_by_side(rows, emulated=report.run.emulated, width=width)
 
 
 @pytest.fixture(scope="session")
-def kernel_store() -> Iterator[KernelStore]:
+def kernel_store() -> Iterator[tuners.KernelStore]:
     """The store that makes the kernels of TVM's records."""
-    from pytest_gpuenergy.tuners import KernelStore
-
-    with KernelStore() as store:
+    with tuners.KernelStore() as store:
         yield store
 
 
@@ -381,12 +370,10 @@ def contender_kernels(request: pytest.FixtureRequest) -> Iterator[ContenderKerne
 @pytest.fixture
 def contender_setup(
     request: pytest.FixtureRequest, gpu: Device, kernel_store: KernelStore
-) -> ContenderSetup:
+) -> tuners.ContenderSetup:
     """The GPU, records and programs with which contenders make their kernels."""
-    from pytest_gpuenergy.tuners import ContenderSetup
-
     config = request.config
-    return ContenderSetup(
+    return tuners.ContenderSetup(
         gpu,
         records_folder(config),
         kernel_store,

@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuenergy import devices, engine, record, replay
 from pytest_gpuenergy.support import GpuEnergyError, InputError, emulated_mark, is_file, nearest
-
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.engine import Replayable
-    from pytest_gpuenergy.record import Measurement
-    from pytest_gpuenergy.replay import ProfileRecord, ReplayPlan, UniqueCall
 
 PROFILES = Path("bench", "profiles")
 _PREFILL, _DECODE = "prefill", "decode"
@@ -27,8 +21,8 @@ class BenchProfile:
     """A profile of a model, and the calls of its prefill and of the decode step to replay."""
 
     folder: Path
-    profile: ProfileRecord
-    calls: tuple[UniqueCall, ...]
+    profile: replay.ProfileRecord
+    calls: tuple[replay.UniqueCall, ...]
     steps: tuple[int, ...]
 
 
@@ -37,11 +31,13 @@ class ReplayItem:
     """The part of a model that one item replays.
 
     Attributes:
+        source: the profile of the model.
         key: the key of the call, layer or step in the plan.
+        name: the name of the item.
         step: the number of the whole step; None for calls and layers.
     """
 
-    of: BenchProfile
+    source: BenchProfile
     key: str
     name: str
     step: int | None = None
@@ -55,7 +51,7 @@ class Bound:
     tokens: int
     emulated: bool
 
-    def exceeded_by(self, found: Measurement) -> str | None:
+    def exceeded_by(self, found: record.Measurement) -> str | None:
         """Return a sentence if the whole interval of the energy is above the bound."""
         ends = found.energy_mj_ci95
         if found.energy_mj is None or ends is None or ends.low / 1e3 / self.tokens <= self.joules:
@@ -96,7 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     try:
         _bounds(metafunc.config)  # reports a mistake now
-        found = [item for profile in profiles(metafunc.config) for item in _items(profile)]
+        found = [item for profile in profiles(metafunc.config) for item in _replay_items(profile)]
     except GpuEnergyError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     names = [item.name for item in found]
@@ -104,35 +100,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def joules_per_token(request: pytest.FixtureRequest, gpu: Device) -> Bound | None:
+def joules_per_token(request: pytest.FixtureRequest, gpu: devices.Device) -> Bound | None:
     """The bound on this item's energy, if it is a whole step with a bound."""
     item: ReplayItem = request.node.callspec.params["replayable"]
     most = _bounds(request.config).get(_DECODE if item.step else _PREFILL)
     if item.step is None or most is None:
         return None
-    tokens = item.of.profile.tokens(item.step)
+    tokens = item.source.profile.tokens(item.step)
     return None if tokens is None else Bound(most, tokens, gpu.emulated)
 
 
 @pytest.fixture(scope="session")
-def replay_plans(gpu: Device) -> object:
+def replay_plans(gpu: devices.Device) -> object:
     """A function that returns the plan of a profile, which it makes once."""
-    from pytest_gpuenergy.replay import choose_planner
 
     @cache
-    def plan(of: BenchProfile) -> ReplayPlan:
-        return choose_planner(gpu, of.folder, "model")(of.profile, of.calls, of.calls, of.steps)
+    def plan(source: BenchProfile) -> replay.ReplayPlan:
+        return replay.choose_planner(gpu, source.folder, "model")(
+            source.profile, source.calls, source.calls, source.steps
+        )
 
     return plan
 
 
 @pytest.fixture
-def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayable:
+def replayable(request: pytest.FixtureRequest, replay_plans: object) -> engine.Replayable:
     """The call, layer or step that the item measures; skips the item if it cannot be replayed."""
     item: ReplayItem = request.param
     assert callable(replay_plans)
     try:
-        plan: ReplayPlan = replay_plans(item.of)
+        plan: replay.ReplayPlan = replay_plans(item.source)
     except GpuEnergyError as error:
         problem = str(error)
     else:
@@ -144,27 +141,21 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> Replayab
 
 
 def profiles(config: pytest.Config) -> list[BenchProfile]:
-    """Return the profiles of ``--model``, or all bundled ones.
-
-    Raises:
-        InputError: a profile is missing or damaged, or has no such step.
-    """
-    from pytest_gpuenergy.replay import rank_folders, read_calls, read_profile
-
+    """Return the profiles of ``--model``, or all bundled ones."""
     text = str(config.getoption("--decode-step"))
     step = int(text) if text.isdecimal() else 0
     if not 0 < step < 1 << 20:
         raise InputError(f"--decode-step {text!r} is not a number above zero.")
     found = []
     for folder in _folders(config):
-        profile = read_profile(folder)
-        if rank_folders(folder):
+        profile = replay.read_profile(folder)
+        if replay.rank_folders(folder):
             raise InputError(
                 f"{folder} is the profile of a model on {profile.ranks} GPUs, which an item cannot "
                 f"hold: replay it with gpuenergy replay {folder}."
             )
         steps = profile.steps(step)
-        calls = [call for call in read_calls(folder) if call.is_in(steps)]
+        calls = [call for call in replay.read_calls(folder) if call.is_in(steps)]
         found.append(BenchProfile(folder, profile, tuple(calls), steps))
     return found
 
@@ -195,17 +186,17 @@ def _folders(config: pytest.Config) -> list[Path]:
     return found
 
 
-def _items(of: BenchProfile) -> list[ReplayItem]:
-    from pytest_gpuenergy.replay import EAGER, GRAPH, LAYERS, model_name, step_key, step_workload
-
-    name = model_name(of.profile)
+def _replay_items(source: BenchProfile) -> list[ReplayItem]:
+    name = replay.model_name(source.profile)
     found = []
-    for step in of.steps:
-        words = step_workload(of.profile, step)
-        for level in (GRAPH, EAGER, LAYERS):
-            whole = None if level == LAYERS else step
-            found.append(ReplayItem(of, step_key(step, level), f"{words}-{level}", whole))
-    return [*found, *(ReplayItem(of, call.id, f"{name}-{call.id}") for call in of.calls)]
+    for step in source.steps:
+        words = replay.step_workload(source.profile, step)
+        for level in (replay.GRAPH, replay.EAGER, replay.LAYERS):
+            whole = None if level == replay.LAYERS else step
+            found.append(
+                ReplayItem(source, replay.step_key(step, level), f"{words}-{level}", whole)
+            )
+    return [*found, *(ReplayItem(source, call.id, f"{name}-{call.id}") for call in source.calls)]
 
 
 def _bounds(config: pytest.Config) -> dict[str, float]:

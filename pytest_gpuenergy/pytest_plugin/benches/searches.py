@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from pytest_gpuenergy import devices, kernels, report as reports, search, workloads
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -18,13 +19,6 @@ from pytest_gpuenergy.support import (
     nearest,
 )
 
-if TYPE_CHECKING:
-    from pytest_gpuenergy.devices import Device
-    from pytest_gpuenergy.kernels import AnyKernel
-    from pytest_gpuenergy.report import Report
-    from pytest_gpuenergy.search import KernelSpec, State
-    from pytest_gpuenergy.workloads import Workload
-
 SPECS = Path("bench", "search", "kernels")
 _BASELINE, _BEST = "baseline", "best"
 
@@ -33,8 +27,8 @@ _BASELINE, _BEST = "baseline", "best"
 class Variant:
     """A kernel with which a search begins (``baseline``), or that it has found (``best``)."""
 
-    spec: KernelSpec
-    state: State
+    spec: search.KernelSpec
+    state: search.State
     label: str
 
     @property
@@ -47,8 +41,8 @@ class Variant:
 class ReadyVariant:
     """A variant for the sizes that are measured."""
 
-    kernel: AnyKernel
-    workload: Workload
+    kernel: kernels.AnyKernel
+    workload: workloads.Workload
     label: str
 
 
@@ -73,17 +67,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
+def variant(request: pytest.FixtureRequest, gpu: devices.Device) -> ReadyVariant:
     """The variant that the item measures; skips the item if the device cannot run it."""
-    from pytest_gpuenergy.search import kernel_of, workload_of
-
     chosen: Variant = request.param
     sizes = chosen.spec.sizes[0]
     try:
-        kernel = kernel_of(chosen.spec, chosen.state, sizes)
+        kernel = search.kernel_of(chosen.spec, chosen.state, sizes)
         if refusal := gpu.refusal(kernel):
             raise UnavailableError(refusal)
-        return ReadyVariant(kernel, workload_of(chosen.spec, sizes), chosen.label)
+        return ReadyVariant(kernel, search.workload_of(chosen.spec, sizes), chosen.label)
     except UnavailableError as error:
         pytest.skip(str(error))
     except GpuEnergyError as error:
@@ -92,13 +84,7 @@ def variant(request: pytest.FixtureRequest, gpu: Device) -> ReadyVariant:
 
 
 def variants(config: pytest.Config) -> list[Variant]:
-    """Return the baseline of each shipped spec, and the best variant of those that were searched.
-
-    Raises:
-        InputError: a spec or the folder of ``--search-out`` cannot be used.
-    """
-    from pytest_gpuenergy.search import read_control, read_spec, spec_paths
-
+    """Return the baseline of each shipped spec, and the best variant of each that was searched."""
     folder = nearest(config.rootpath, SPECS) or config.rootpath / SPECS
     outdir = _outdir(config)
     if outdir is not None and not is_folder(outdir / "kernels"):
@@ -108,14 +94,14 @@ def variants(config: pytest.Config) -> list[Variant]:
             f"{given} writes some."
         )
     found = []
-    for spec in map(read_spec, spec_paths(folder)):
+    for spec in map(search.read_spec, search.spec_paths(folder)):
         found.append(Variant(spec, spec.baseline, _BASELINE))
         if outdir is None:
             continue
         path = outdir / "kernels" / f"_{spec.name}" / "best" / "control.json"
         if not is_there(path):
             continue
-        state = read_control(path).state
+        state = search.read_control(path).state
         if state.language != spec.language:
             raise InputError(
                 f"{path} is of a kernel in {state.language}: name results of this spec."
@@ -125,22 +111,20 @@ def variants(config: pytest.Config) -> list[Variant]:
     return found
 
 
-def graphs(config: pytest.Config, report: Report) -> list[Mapping[str, Any]]:
+def graphs(config: pytest.Config, report: reports.Report) -> list[Mapping[str, Any]]:
     """Return what a run's page shows of the searches whose kernels the run has measured.
 
     Raises:
         GpuEnergyError: the files of a search cannot be read.
     """
-    from pytest_gpuenergy.search import read_searches, search_folders, search_values
-
     outdir = _outdir(config)
-    if outdir is None or not search_folders(outdir):
+    if outdir is None or not search.search_folders(outdir):
         return []
     measured = {m.kernel.details.get("state") for m in report.measurements}
     return [
-        search_values(search)
-        for search in read_searches(outdir)
-        if any(node.id in measured for node in search.state.nodes)
+        search.search_values(record)
+        for record in search.read_searches(outdir)
+        if any(node.id in measured for node in record.state.nodes)
     ]
 
 

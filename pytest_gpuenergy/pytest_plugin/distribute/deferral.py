@@ -34,7 +34,7 @@ _PROCESS_END_S = 5.0
 """How long the processes of a worker that was lost may take to end."""
 
 
-def group_of(item: pytest.Item, seen: Seen) -> str | None:
+def item_group(item: pytest.Item, seen: Seen) -> str | None:
     """Return the name of an item's group, or None if it does not use this plugin.
 
     The items of a group are measured on one board, so that their kernels and caps can be compared.
@@ -67,12 +67,12 @@ def group_of(item: pytest.Item, seen: Seen) -> str | None:
     return f"test {test}[{', '.join(rest)}]"
 
 
-def groups_of(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
+def item_groups(items: Sequence[pytest.Item]) -> tuple[list[str], list[int]]:
     """Return the names of all groups, and for each item the index of its group; -1 for none."""
     places: dict[str, int] = {}
     seen: Seen = {}
     of_items = [
-        -1 if (name := group_of(item, seen)) is None else places.setdefault(name, len(places))
+        -1 if (name := item_group(item, seen)) is None else places.setdefault(name, len(places))
         for item in items
     ]
     return list(places), of_items
@@ -102,7 +102,7 @@ class DeferringPlugin:
         with contextlib.suppress(GpuEnergyError, OSError):  # claiming the GPU reports what is wrong
             if mended := self._session.restore_leftovers():
                 self._link.tell(MENDED, sorted(mended))
-        names, places = groups_of(session.items)
+        names, places = item_groups(session.items)
         if names:
             self._link.tell(GROUPS, names, places)
 

@@ -56,12 +56,8 @@ class Resumption:
     def take_up(self, run: RunInfo, earlier: Report | None) -> RunInfo:
         """Return the identity of the resumed run, or ``run`` when there is none to resume.
 
-        Args:
-            run: the identity that a new run would have.
-            earlier: the part of the resumed run that is on this host.
-
-        Raises:
-            InputError: the run being resumed was made on another GPU or with another cache state.
+        ``earlier`` is the part of the resumed run that is on this host. An `InputError` says that
+        it was made on another GPU or with another cache state.
         """
         before: RunInfo | None = None
         if earlier is not None:
@@ -173,8 +169,7 @@ class Gathering:
     def take(self, node: Any, name: str, kind: str, line: bytes) -> StationInfo | None:
         """Store a line that the worker ``node``, called ``name``, has sent.
 
-        Returns:
-            The worker's station, if the line is a run's identity.
+        If the line is the identity of a run, this returns the worker's station.
         """
         try:
             if kind == RUN:

@@ -243,7 +243,7 @@ class WorkloadScheduling:
         """Give a worker units until it has ``least`` items; end it if the pool has none for it."""
         hand = self._hands[node]
         while not node.shutting_down and self._crew.fit(node) and len(hand.pending) < least:
-            unit = self._next_for(node, hand)
+            unit = self._next_unit(node, hand)
             if unit is None:
                 # A worker without items stays, because others may lose theirs.
                 if hand.pending and least == _MIN_ITEMS:
@@ -256,7 +256,7 @@ class WorkloadScheduling:
                 return
             hand.pending |= dict.fromkeys(unit.ids, unit)
 
-    def _next_for(self, node: Any, hand: _Hand) -> Unit | None:
+    def _next_unit(self, node: Any, hand: _Hand) -> Unit | None:
         """Take the first suitable unit from the pool, or the part that the worker has collected."""
         for place, unit in enumerate(self._pool):
             if not self._suits(unit, node):

@@ -46,13 +46,8 @@ class Losses:
     def misfits(self, workers: Collection[XdistWorker], *, replaceable: bool) -> list[XdistWorker]:
         """Return the workers to leave out because an option fits others, but not them.
 
-        Args:
-            workers: all workers of the run.
-            replaceable: whether other workers measure what a worker cannot.
-
-        Raises:
-            pytest.UsageError: the option fits no worker, or others cannot measure instead; raised
-                only once.
+        If it fits none, or if no other worker can measure instead, a `pytest.UsageError` is raised
+        once.
         """
         bad = [
             worker for worker in workers if worker.bad_option and worker.name not in self.left_out

@@ -97,8 +97,7 @@ class ResultReads(CallRecorder):
 def rows_read(reads: ResultReads, number: int, call: LiveCall) -> tuple[int, int] | None:
     """Return the first row that is read of a call's result, and that after the last one.
 
-    Returns:
-        None if the result has no rows, or most of them are read.
+    The result is None if the call's has no rows, or most of them are read.
     """
     if number not in reads.read or not _is_linear(call):
         return None
@@ -110,7 +109,7 @@ def rows_read(reads: ResultReads, number: int, call: LiveCall) -> tuple[int, int
     return (low, high) if 0 < high - low <= _LARGEST_SHARE * rows else None
 
 
-def changes_of(
+def call_changes(
     call: UniqueCall, calls: Sequence[LiveCall], reads: ResultReads
 ) -> Iterator[ChangedCall]:
     """Yield the changes of a call.

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_gpuenergy.emulator import EmulatedDevice, demand_of_figures
+from pytest_gpuenergy.emulator import EmulatedDevice, recorded_demand
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
 from pytest_gpuenergy.replay.account.account import (
@@ -176,7 +176,7 @@ class _Player:
         found = self.recorded[key]
         assert found.time_ms is not None
         assert found.power_w is not None
-        demand = demand_of_figures(
+        demand = recorded_demand(
             found.time_ms,
             found.power_w,
             dram_bytes=dram_bytes,

@@ -66,7 +66,7 @@ class ReplayPlan:
         gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
         changes: Yields changes of what takes most energy, by what has been measured; None if that
             is not available.
-        windows: Successive calls of layers together, see `windows_of`.
+        windows: Successive calls of layers together, see `choose_windows`.
     """
 
     steps: Sequence[Replayable]

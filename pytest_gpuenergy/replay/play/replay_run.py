@@ -131,7 +131,7 @@ def replay_schedule(
         OSError: A file cannot be written.
     """
     schedule = read_schedule(path, batching)
-    places = _profiles_of(options.folder, schedule, path)
+    places = _step_profiles(options.folder, schedule, path)
     wanted: dict[Path, list[int]] = {}
     for folder, number in places.values():
         wanted.setdefault(folder, []).append(number)
@@ -189,7 +189,7 @@ def serving_path(report: ServingReport, folder: Path) -> Path:
     return results / "serving_report.json"
 
 
-def _profiles_of(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tuple[Path, int]]:
+def _step_profiles(folder: Path, schedule: Schedule, path: Path) -> dict[Step, tuple[Path, int]]:
     """Return the folder of the profile of each step of a schedule, and the step's number there."""
     is_there = is_folder(folder)
     inside = sorted(inner for inner in folder.iterdir() if is_folder(inner)) if is_there else []

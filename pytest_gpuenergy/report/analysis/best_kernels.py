@@ -129,10 +129,6 @@ def cap_words(found: Tie, rows: Sequence[Measurement]) -> str:
     """``450W``, ``any cap from 300 W``, ``any cap up to 300 W``, ``any cap``, or a list.
 
     Where clocks were locked: ``450W-1500MHz``, ``any cap, any clock up to 1500 MHz``, or a list.
-
-    Args:
-        found: the tie.
-        rows: the measurements among which it was found.
     """
     if clocks(rows) == (UNLOCKED,):
         return _range(found.caps, setpoints(rows), "cap")
@@ -328,9 +324,6 @@ class Marks:
     """Which measurements are on a Pareto front, within noise of it, or best by a metric.
 
     All are by `id`, because measurements may be equal.
-
-    Args:
-        best: the best of each workload.
     """
 
     def __init__(self, best: Sequence[Best]) -> None:

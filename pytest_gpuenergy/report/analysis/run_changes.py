@@ -328,7 +328,7 @@ class _Spread:
         """The squares that the trials do not explain, in units of the declared variance."""
         return self.degrees * (self.variance - self.own) / self.between
 
-    def part_of(self, scale: float) -> float:
+    def relative_variance(self, scale: float) -> float:
         """Return the variance relative to the one expected if sessions vary by ``scale``."""
         return self.variance / (self.own + scale * self.between)
 
@@ -354,7 +354,7 @@ class _Spread:
             and (
                 scattered
                 or abs(self.middle) > usual
-                or _is_unusual(self.degrees * self.part_of(1.0), self.degrees)
+                or _is_unusual(self.degrees * self.relative_variance(1.0), self.degrees)
             ),
         )
 
@@ -384,9 +384,9 @@ class _Pooled:
         )
         if not degrees:
             return cls(scale, _PRIOR_DEGREES, False, _CAPS_WEIGHT)
-        squares = math.fsum(one.degrees * one.part_of(1.0) for one in spreads)
+        squares = math.fsum(one.degrees * one.relative_variance(1.0) for one in spreads)
         # How much the variances of the caps differ beyond chance, by the method of moments.
-        parts = [(one.degrees, one.part_of(scale)) for one in spreads]
+        parts = [(one.degrees, one.relative_variance(scale)) for one in spreads]
         mean = math.fsum(count * part for count, part in parts) / degrees
         chance = 2 * (len(parts) - 1)
         differ = math.fsum(count * (part / mean - 1) ** 2 for count, part in parts) if mean else 0.0

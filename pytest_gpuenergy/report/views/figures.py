@@ -88,7 +88,7 @@ class Figure:
         return f"{value:{self.digits}}{spread(m.estimate(self.metric)) if self.metric else ''}"
 
 
-def _of_metric(
+def _metric_figure(
     metric: Metric, unit: str, words: Callable[[float], str], digits: str, scale: float = 1.0
 ) -> Figure:
     return Figure(
@@ -105,9 +105,9 @@ def _of_metric(
 
 
 FIGURE_TABLE: Mapping[str, Figure] = {
-    "time_us": _of_metric(Metric.TIME, "µs", time, ".2f", scale=1e3),
-    "energy_mj": _of_metric(Metric.ENERGY, "mJ", energy, ".4g"),
-    "edp_mj_ms": _of_metric(Metric.EDP, "mJ·ms", figures, ".4g"),
+    "time_us": _metric_figure(Metric.TIME, "µs", time, ".2f", scale=1e3),
+    "energy_mj": _metric_figure(Metric.ENERGY, "mJ", energy, ".4g"),
+    "edp_mj_ms": _metric_figure(Metric.EDP, "mJ·ms", figures, ".4g"),
     "power_w": Figure(
         "power", "W", "less", lambda m, _: m.power_w, _power_interval, "{:.1f}".format, ".1f"
     ),

@@ -120,11 +120,7 @@ def updating(path: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file atomically, with its parent folders.
-
-    Raises:
-        ReportError: it cannot be written.
-    """
+    """Write a file atomically, with its parent folders; an error is a `ReportError`."""
     with _explained(path):
         folder = followed(path.parent)
         folder.mkdir(parents=True, exist_ok=True)

@@ -86,10 +86,8 @@ class Access:
 class Accesses:
     """All accesses of a kernel.
 
-    Args:
-        kernel: the kernel.
-        moved: whether parameters count as understood that the kernel first moves on, as in
-            ``x += blockIdx.x * n;``. Their names then mean another place than the tensor's start.
+    With ``moved``, parameters count as understood that the kernel first moves on, as in
+    ``x += blockIdx.x * n;``. Their names then mean another place than the tensor's start.
     """
 
     def __init__(self, kernel: CudaKernel, *, moved: bool = False) -> None:
@@ -104,7 +102,9 @@ class Accesses:
             access
             for node in nodes(self._text.body, *_KINDS)
             for access in (
-                self._of_call(node) if node.type == "call_expression" else self._of_place(node)
+                self._call_accesses(node)
+                if node.type == "call_expression"
+                else self._place_accesses(node)
             )
         )
 
@@ -132,13 +132,13 @@ class Accesses:
     def _uses(self, variable: Variable) -> Iterator[Node]:
         """Yield the identifiers that mean a variable, or a pointer into it."""
         for node in self._text.uses[variable.key]:
-            alias = next((a for a in self._aliases if self._is_root_of(node, a)), None)
+            alias = next((a for a in self._aliases if self._defines_pointer(node, a)), None)
             if alias is None:
                 yield node
             else:
                 yield from self._uses(alias)
 
-    def _is_root_of(self, node: Node, alias: Variable) -> bool:
+    def _defines_pointer(self, node: Node, alias: Variable) -> bool:
         """Return whether an identifier is what a pointer is defined by."""
         if alias.value is None or not inside(node, alias.value):
             return False
@@ -257,7 +257,7 @@ class Accesses:
         name = only(names or list(nodes(kind, "type_identifier", "primitive_type")))
         return None if name is None else replace(address, width=text_of(name))
 
-    def _of_place(self, node: Node) -> Iterator[Access]:
+    def _place_accesses(self, node: Node) -> Iterator[Access]:
         """Yield the access that a subscript or a pointer that is followed stands for."""
         if node.type == "pointer_expression" and operator_of(node) != "*":
             return
@@ -272,9 +272,9 @@ class Accesses:
         if outer.type == "pointer_expression" and operator_of(outer) == "&":
             return
         if not self._text.gets_a_name(node):
-            yield Access(node, _use_of(node, outer), address, node)
+            yield Access(node, _element_use(node, outer), address, node)
 
-    def _of_call(self, node: Node) -> Iterator[Access]:
+    def _call_accesses(self, node: Node) -> Iterator[Access]:
         """Yield the accesses that a call makes by itself."""
         name, arguments = called(node), arguments_of(node)
         uses: tuple[Use, ...] = ()
@@ -295,7 +295,7 @@ class Accesses:
                 yield Access(node, use, address, place, name)
 
 
-def _use_of(node: Node, outer: Node) -> Use:
+def _element_use(node: Node, outer: Node) -> Use:
     """Return what an expression around an element does with it."""
     if outer.type == "update_expression":
         return "update"
@@ -330,16 +330,16 @@ def _moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Pol
             yield parameter.key, (written[0], distance)
 
 
-def dims_of(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
+def array_dims(kernel: CudaKernel, array: Variable) -> tuple[int, ...] | None:
     """Return the dimensions of an array; None if they are not numbers."""
     sizes = [None if node is None else kernel.polynomial(node) for node in array.dims]
     found = tuple(size.value for size in sizes if size is not None and size.value is not None)
     return found if len(found) == len(sizes) else None
 
 
-def bytes_of(kernel: CudaKernel, array: Variable) -> int | None:
+def array_bytes(kernel: CudaKernel, array: Variable) -> int | None:
     """Return the size of an array; None if unknown."""
-    dims = dims_of(kernel, array)
+    dims = array_dims(kernel, array)
     return None if dims is None or array.type not in BYTES else math.prod(dims) * BYTES[array.type]
 
 
@@ -347,6 +347,6 @@ def shared_bytes(kernel: CudaKernel) -> int | None:
     """Return the bytes of a kernel's shared memory; None if unknown or dynamic."""
     # An array of unknown length is extern, and as long as the launch says.
     arrays = [v for v in kernel.text.variables if v.shared and v.dims != (None,)]
-    sizes = [bytes_of(kernel, array) for array in arrays]
+    sizes = [array_bytes(kernel, array) for array in arrays]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) and kernel.launch.shared_bytes == 0 else None

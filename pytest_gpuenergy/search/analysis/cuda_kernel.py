@@ -136,10 +136,10 @@ class CudaKernel(SpecKernel):
         (loop,) = [self._loops.get(key) for key in atom.variables] if atom.variables else [None]
         if loop is None:
             return None
-        ends = [self.polynomial(loop.start), self.polynomial(loop.bound), self.step_of(loop)]
+        ends = [self.polynomial(loop.start), self.polynomial(loop.bound), self.loop_step(loop)]
         return self._range_of_loop(ends, case, depth)
 
-    def step_of(self, loop: CountedLoop) -> Polynomial | None:
+    def loop_step(self, loop: CountedLoop) -> Polynomial | None:
         """Return the step of a loop; None if it is not understood."""
         return Polynomial.constant(1) if loop.step is None else self.polynomial(loop.step)
 
@@ -170,7 +170,7 @@ class CudaKernel(SpecKernel):
                 inner = field(node, "argument")
             case "cast_expression" if text_of(field(node, "type")) in _CASTS:
                 inner = field(node, "value")
-            case "call_expression" if (tile := self.text.tile_of(node)) is not None:
+            case "call_expression" if (tile := self.text.tile_method(node)) is not None:
                 return self._rank(*tile)
             case "call_expression" if _is_integer_cast(node):
                 inner = only(arguments_of(node))

@@ -104,12 +104,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
 
 
 def _passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_Passed]:
-    """Return where a function passes a parameter, under any name that it gives the pointer.
-
-    Args:
-        name: the name of the parameter.
-        uses: returns the uses of a set of names.
-    """
+    """Return where a function passes a parameter, under any name that it gives the pointer."""
     names, known, found = {name}, set[str](), list[_Use]()
     while names - known:
         known = set(names)
@@ -119,7 +114,7 @@ def _passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_P
 
 
 class _CudaFunctions:
-    """The functions of a CUDA text.
+    """The functions of a CUDA text; one that can use a pointer without naming it is refused.
 
     Raises:
         _ReadError: the text can use a pointer without naming it.
@@ -144,11 +139,7 @@ class _CudaFunctions:
         }
 
     def passed_on(self, passed: _Passed) -> Iterator[_Passed]:
-        """Yield where functions of a name pass a parameter; all else they do must be stores.
-
-        Raises:
-            _ReadError: the parameter may be read.
-        """
+        """Yield where functions of a name pass a parameter; all else they do must be stores."""
         assert isinstance(passed.parameter, int)  # CUDA passes by place only
         if passed.function not in self._by_name:
             raise _ReadError
@@ -308,11 +299,7 @@ class _TritonFunctions:
         }
 
     def passed_on(self, passed: _Passed) -> list[_Passed]:
-        """Return where a function passes a parameter; all else it does must be stores.
-
-        Raises:
-            _ReadError: the parameter may be read.
-        """
+        """Return where a function passes a parameter; all else it does must be stores."""
         function = self._by_name.get(passed.function)
         if function is None:
             raise _ReadError

@@ -88,12 +88,8 @@ class LoopCarriedVariables:
     """The variables that carry values from one iteration of a loop to the next.
 
     Iterations may be redistributed among threads if their only carried values are sums that are
-    reduced afterwards. A store that depends on a running sum forbids this.
-
-    Args:
-        kernel: the kernel.
-        loop: the loop.
-        written: the keys of the variables that the body of the loop writes.
+    reduced afterwards. A store that depends on a running sum forbids this. ``written`` are the keys
+    of the variables that the body of the loop writes.
     """
 
     def __init__(self, kernel: CudaKernel, loop: CountedLoop, written: frozenset[int]) -> None:
@@ -165,13 +161,7 @@ def synchronizes_or_exchanges(kernel: CudaKernel, node: Node) -> bool:
 
 
 class Sharing:
-    """The threads of a warp, block or grid that share a loop.
-
-    Args:
-        kernel: the kernel.
-        group: ``warp``, ``block`` or ``grid``.
-        loop: the loop.
-    """
+    """The threads of a ``warp``, ``block`` or ``grid`` that share a loop."""
 
     def __init__(self, kernel: CudaKernel, group: str, loop: CountedLoop) -> None:
         self._kernel = kernel
@@ -204,12 +194,9 @@ class Sharing:
     def _is_uniform(
         self, node: Node, depth: int = _MAX_DEPTH, *, ignored: frozenset[int] = frozenset()
     ) -> bool:
-        """Return whether an expression has the same value in all threads of the group.
+        """Return whether an expression or all of a statement is the same in the group's threads.
 
-        Args:
-            node: the expression, or a statement, all of whose expressions count.
-            depth: the number of definitions that may still be followed.
-            ignored: the keys of accumulators, which may differ between threads.
+        Accumulators, whose keys are ``ignored``, may differ between threads.
         """
         if depth == 0:
             return False

@@ -129,7 +129,7 @@ class TritonFunction(SpecKernel):
     def _call(self, node: ast.Call, depth: int) -> Polynomial | None:
         name, own = self.text.called(node), frozenset[int]()
         if name in ("program_id", "num_programs"):
-            named = self.text.axis_of(node)
+            named = self.text.program_axis(node)
             axis = None if named is None else self.polynomial(named, depth - 1)
             if axis is None or axis.value not in (0, 1, 2):
                 return None

@@ -137,7 +137,7 @@ class Endpoint:
             self._client.close()
 
     def _post(self, question: Question, protocol: Protocol, max_tokens: int) -> bytes:
-        body = body_of(question, protocol, self.settings.model, max_tokens)
+        body = request_body(question, protocol, self.settings.model, max_tokens)
         resource = self._client.chat.completions if protocol == "chat" else self._client.responses
         # The raw content, because the library accepts any JSON in place of what it expects.
         content: bytes = resource.with_raw_response.create(**body).http_response.content
@@ -279,7 +279,7 @@ class Reply(Struct, frozen=True):
     output_tokens: int | None = None
 
 
-def body_of(
+def request_body(
     question: Question, protocol: Protocol, model: str, max_output_tokens: int
 ) -> dict[str, Any]:
     """Return the body of a request."""

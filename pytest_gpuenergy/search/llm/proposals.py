@@ -17,8 +17,8 @@ from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
     Context,
     LlmAnswer,
+    change_label,
     first_question,
-    label_of,
     read_answer,
     second_question,
     updated_launch,
@@ -163,7 +163,7 @@ class LlmMoves:
             raise _RefusedError("unsafe", f"it adds {', '.join(sorted(added))}")
         if assembler_statements(changed) > assembler_statements(state):
             self.counts["inline_assembler"] += 1
-        return Application(answer.move, f"{label_of(answer)} by {exchange.model}", changed)
+        return Application(answer.move, f"{change_label(answer)} by {exchange.model}", changed)
 
     def _ask(self, state: State, turn: int, question: Question) -> tuple[LlmExchange, LlmAnswer]:
         exchange = self.consultant.ask(state.id, turn, question)

@@ -215,11 +215,7 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
     """Return the launch plan of a state after an update; None changes nothing.
 
     Constants that are not named do not change. Empty fields of the other language are ignored,
-    because models tend to fill in everything.
-
-    Raises:
-        FormError: a field belongs to the other language, the source is no text, or the plan cannot
-            be used with all sizes; the message is a clause.
+    because models tend to fill in everything. What cannot be used is a `FormError`.
     """
     update = update or LaunchUpdate()
     values = {name: getattr(update, name) for name in update.__struct_fields__}
@@ -244,9 +240,7 @@ def updated_launch(state: State, update: LaunchUpdate | None, spec: KernelSpec) 
 def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
     """Return the JSON Schema of an answer; all fields are required, for structured output.
 
-    Args:
-        moves: the names of the vocabulary.
-        whole: whether the answer has the whole source instead of a diff.
+    With ``whole``, an answer has the whole source instead of a diff.
     """
     size = {"type": ["integer", "string", "null"]}
     sizes = {"type": ["array", "null"], "items": {"type": ["integer", "string"]}}
@@ -275,7 +269,7 @@ def answer_schema(moves: Collection[str], *, whole: bool) -> dict[str, Any]:
     )
 
 
-def label_of(answer: LlmAnswer) -> str:
+def change_label(answer: LlmAnswer) -> str:
     """Return the change in a few words on one line."""
     words = " ".join(word for word in answer.what.split() if word.isprintable())
     return words if len(words) <= _MAX_WHAT else f"{words[: _MAX_WHAT - 3]}..."

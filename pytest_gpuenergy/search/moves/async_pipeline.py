@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
-    bytes_of,
+    array_bytes,
     shared_bytes,
 )
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
@@ -21,7 +21,7 @@ from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import (
     Edit,
-    block_of,
+    braced,
     edited,
     inclusion,
     indented,
@@ -35,10 +35,10 @@ from pytest_gpuenergy.search.source.tree import (
     indentation,
     inside,
     is_call,
+    loop_start,
     nodes,
     only,
     operator_of,
-    start_of,
     statements,
     text_of,
 )
@@ -185,7 +185,7 @@ class EnableAsyncPipeline(SourceMove):
             tiles, used = _tile_loop(kernel, accesses, loop), shared_bytes(kernel)
             if tiles is None or used is None:
                 continue
-            sizes = [bytes_of(kernel, array) or 1 for array in tiles.arrays]
+            sizes = [array_bytes(kernel, array) or 1 for array in tiles.arrays]
             for stages in _STAGES if not any(size % _ALIGNMENT for size in sizes) else ():
                 if used + (stages - 1) * sum(sizes) <= SHARED_BYTES:
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
@@ -226,14 +226,14 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
         step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
-        *block_of(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
+        *braced(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
         "__pipeline_commit();",
     ]
     inner = [f"const {kind} {name} = {later};"]
     inner += _fill(kernel, accesses, tiles, f"({stage} + {stages - 1}) % {stages}")
     turn = [
         f"const {kind} {later} = {name} + {distance};",
-        *block_of(f"if ({later} < {bound})", inner),
+        *braced(f"if ({later} < {bound})", inner),
         "__pipeline_commit();",
         f"__pipeline_wait_prior({stages - 1});",
         "__syncthreads();",
@@ -242,15 +242,15 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
         f"{stage} = ({stage} + 1) % {stages};",
     ]
     head = source[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
-    pragma = source[start_of(loop.node) : loop.node.start_byte].decode().rstrip()
+    pragma = source[loop_start(loop.node) : loop.node.start_byte].decode().rstrip()
     lines = [
-        *block_of(f"for (int {ahead} = 0; {ahead} < {stages - 1}; ++{ahead})", first),
+        *braced(f"for (int {ahead} = 0; {ahead} < {stages - 1}; ++{ahead})", first),
         f"int {stage} = 0;",
         *([pragma] if pragma else []),
-        *block_of(head, turn),
+        *braced(head, turn),
     ]
     declared = [Edit.after(array.node, f"[{stages}]") for array in tiles.arrays]
-    whole = Edit(start_of(loop.node), loop.node.end_byte, indented(lines, by))
+    whole = Edit(loop_start(loop.node), loop.node.end_byte, indented(lines, by))
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 

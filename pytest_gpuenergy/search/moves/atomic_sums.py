@@ -9,8 +9,8 @@ from pytest_gpuenergy.search.analysis.accesses import SHARED_BYTES, Access, Acce
 from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.moves.vector_parts import outside_of
-from pytest_gpuenergy.search.source.edits import Edit, block_of, indented
+from pytest_gpuenergy.search.moves.vector_parts import hoisted_text
+from pytest_gpuenergy.search.source.edits import Edit, braced, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -105,12 +105,12 @@ def _reduced(
         for access in own
     ]
     # The place names sizes of the block, which may change.
-    target = outside_of(kernel, kernel.text.body, own[0].place, {})
+    target = hoisted_text(kernel, kernel.text.body, own[0].place, {})
     if target is None or "blockDim" not in target:
         target = f"&{root.name}[{place.text()}]"
     added = f"{partial} += __shfl_down_sync(0xffffffffu, {partial}, {offset});"
     head = f"for (int {offset} = 16; {offset} > 0; {offset} /= 2)"
-    warp_sum = ["#pragma unroll", *block_of(head, [added])]
+    warp_sum = ["#pragma unroll", *braced(head, [added])]
     loop = f"for (int {warp} = 1; {warp} < {_threads(kernel)} / {WARP}; ++{warp})"
     by_first = [
         f"{partial} = {sums}[0];",
@@ -123,7 +123,7 @@ def _reduced(
             *warp_sum,
             f"if ({thread} % {WARP} == 0) {sums}[{thread} / {WARP}] = {partial};",
             "__syncthreads();",
-            *block_of(f"if ({thread} == 0)", by_first),
+            *braced(f"if ({thread} == 0)", by_first),
         ],
         "warp": [*warp_sum, f"if ({thread} % {WARP} == 0) atomicAdd({target}, {partial});"],
     }
@@ -173,7 +173,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange
         f"{loop} {copy}[{bin_}] = 0;",
         "__syncthreads();",
     ]
-    around = _around_body(kernel, before, ["__syncthreads();", *block_of(loop, [add])])
+    around = _around_body(kernel, before, ["__syncthreads();", *braced(loop, [add])])
     edits = [*(Edit.of(name, copy) for name in names), *around]
     yield TextChange.of(kernel, f"copy of {root.name} for each block", edits)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pytest_gpuenergy.kernels import cuda_tokens, function_name
-from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, array_dims
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import Sharing, synchronizes_or_exchanges
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
@@ -233,7 +233,7 @@ def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
     if group == "grid":
         start += BLOCK * threads
         threads *= Polynomial.atom(Atom("gridDim.x"))
-    if kernel.polynomial(loop.start) != start or kernel.step_of(loop) != threads:
+    if kernel.polynomial(loop.start) != start or kernel.loop_step(loop) != threads:
         return False
     # The parts that depend on the number of threads must do so by its name.
     ends = (loop.step,) if group == "block" else (loop.start, loop.step)
@@ -307,15 +307,15 @@ def _room_for_threads(kernel: CudaKernel) -> int:
     for array in kernel.text.variables:
         if not array.shared or array.dims == (None,):  # as long as the launch says
             continue
-        dims = dims_of(kernel, array)
+        dims = array_dims(kernel, array)
         if dims is None:
             return 0
         for access in accesses.of(array):
-            most = min(most, _threads_for(kernel, access, dims))
+            most = min(most, _largest_block(kernel, access, dims))
     return most
 
 
-def _threads_for(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
+def _largest_block(kernel: CudaKernel, access: Access, dims: tuple[int, ...]) -> int:
     """Return the largest block for which the threads' own elements are in a shared array."""
     most = _MAX_THREADS
     for subscript, size in zip(access.address.subscripts, dims, strict=False):

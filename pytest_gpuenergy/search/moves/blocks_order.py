@@ -46,7 +46,7 @@ class GroupedGemmColmajor(SourceMove):
                 yield TextChange.of(kernel, f"groups of {rows} rows of blocks", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
-        order = _order_of(kernel)
+        order = _program_order(kernel)
         for rows in _GROUPS:
             if order is not None and any(count > rows for count in order.counts):
                 edits = order.grouped(kernel, rows)
@@ -126,17 +126,17 @@ class _ProgramOrder:
         return [text.inserted_before(first, f"{', '.join(names)} = {call}"), *replaced]
 
 
-def _order_of(kernel: TritonFunction) -> _ProgramOrder | None:
+def _program_order(kernel: TritonFunction) -> _ProgramOrder | None:
     """Return the order of programs in two dimensions, or in one that is divided into rows."""
     text = kernel.text
     calls: dict[object, list[ast.Call]] = {}
     for call in text.calls("program_id"):
-        axis = text.axis_of(call)
+        axis = text.program_axis(call)
         calls.setdefault(axis.value if isinstance(axis, ast.Constant) else None, []).append(call)
     if any(text.calls("swizzle2d")) or None in calls:
         return None
     if set(calls) == {0} and len(calls[0]) == 1:
-        return _of_one_dimension(kernel)
+        return _divided_order(kernel)
     if 0 not in calls or 1 not in calls:
         return None
     tl, (across, down, _) = text.language, kernel.facts.grid
@@ -146,7 +146,7 @@ def _order_of(kernel: TritonFunction) -> _ProgramOrder | None:
     return _ProgramOrder(*ids, *sizes, counts, (calls[1], calls[0]))
 
 
-def _of_one_dimension(kernel: TritonFunction) -> _ProgramOrder | None:
+def _divided_order(kernel: TritonFunction) -> _ProgramOrder | None:
     """Return the order of ``row = program // width; column = program % width``."""
     text, body, program = kernel.text, kernel.text.function.body, ""
     found: dict[type[ast.operator], tuple[str, ast.stmt, ast.expr]] = {}

@@ -12,8 +12,8 @@ from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
-    bytes_of,
-    dims_of,
+    array_bytes,
+    array_dims,
     shared_bytes,
 )
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
@@ -44,7 +44,9 @@ _PADDINGS = (1, 4)
 _OPPOSITES = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _SIGNS: dict[type[ast.cmpop], str] = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 _MASK_PLACE = {"load": 1, "store": 2}
+"""The position of the mask among the arguments of a call."""
 _MAX_DEPTH = 20
+"""The most names and operators through which a mask is followed to its comparisons."""
 
 
 class PadTailAndMask(SourceMove):
@@ -69,7 +71,7 @@ def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
             continue
-        dims, size, last = dims_of(kernel, array), bytes_of(kernel, array), array.dims[-1]
+        dims, size, last = array_dims(kernel, array), array_bytes(kernel, array), array.dims[-1]
         if dims is None or size is None or used is None or last is None:
             continue
         if any(_leaves_row(kernel, access, dims) for access in accesses.of(array)):
@@ -120,11 +122,15 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     if condition is None or kept is None:
         return []
     inner = bare(condition)
-    if node.type == "if_statement" and other is None and _hold(kernels, inner, opposite=True):
+    if (
+        node.type == "if_statement"
+        and other is None
+        and _comparison_holds(kernels, inner, opposite=True)
+    ):
         blank = "" if node.parent is not None and node.parent.type == "compound_statement" else ";"
         return [Edit.of(node, blank)]
     parts = conjuncts(inner)
-    left = [part for part in parts if not _hold(kernels, part)]
+    left = [part for part in parts if not _comparison_holds(kernels, part)]
     if len(left) == len(parts):
         return []
     if left:
@@ -133,7 +139,7 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
-def _hold(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> bool:
+def _comparison_holds(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> bool:
     """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
     sign = operator_of(part)
     parts = sides(part, *_OPPOSITES)
@@ -143,14 +149,14 @@ def _hold(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> b
         left, right = (kernel.polynomial(side) for side in parts)
         if left is None or right is None:
             return False
-        room = _room(left, _OPPOSITES[sign] if opposite else sign, right)
+        slack = _slack(left, _OPPOSITES[sign] if opposite else sign, right)
         # Below zero, it would matter which numbers are unsigned.
-        if not all(map(kernel.is_never_negative, (left, right, room))):
+        if not all(map(kernel.is_never_negative, (left, right, slack))):
             return False
     return True
 
 
-def _room(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
+def _slack(left: Polynomial, sign: str, right: Polynomial) -> Polynomial:
     """Return a number that is zero or more where a comparison holds."""
     difference = right - left if sign in ("<", "<=") else left - right
     return difference if sign in ("<=", ">=") else difference - 1
@@ -165,7 +171,7 @@ def _mask_edits(kernel: TritonFunction) -> list[Edit]:
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         place = _MASK_PLACE[kernel.text.called(call)]
         mask = named.get("mask") or next(iter(call.args[place:]), None)
-        if None in named or mask is None or not _always_holds(kernel, mask, _MAX_DEPTH):
+        if None in named or mask is None or not _mask_holds(kernel, mask, _MAX_DEPTH):
             continue
         kept = [kernel.text.text(argument) for argument in call.args[:place]]
         kept += [
@@ -177,22 +183,22 @@ def _mask_edits(kernel: TritonFunction) -> list[Edit]:
     return outermost(edits)
 
 
-def _always_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
+def _mask_holds(kernel: TritonFunction, mask: ast.expr, depth: int) -> bool:
     if depth == 0:
         return False
     match mask:
         case ast.Name(id=name):
             value = kernel.text.definition(name)
-            return value is not None and _always_holds(kernel, value, depth - 1)
+            return value is not None and _mask_holds(kernel, value, depth - 1)
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return all(_always_holds(kernel, part, depth - 1) for part in (left, right))
+            return all(_mask_holds(kernel, part, depth - 1) for part in (left, right))
         case ast.BoolOp(op=ast.And(), values=values):
-            return all(_always_holds(kernel, part, depth - 1) for part in values)
+            return all(_mask_holds(kernel, part, depth - 1) for part in values)
         case ast.Subscript(value=value):
-            return _always_holds(kernel, value, depth - 1)
+            return _mask_holds(kernel, value, depth - 1)
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _SIGNS:
             ends = kernel.polynomial(left), kernel.polynomial(right)
             if ends[0] is None or ends[1] is None:
                 return False
-            return kernel.is_never_negative(_room(ends[0], _SIGNS[type(op)], ends[1]))
+            return kernel.is_never_negative(_slack(ends[0], _SIGNS[type(op)], ends[1]))
     return False

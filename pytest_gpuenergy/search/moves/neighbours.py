@@ -14,8 +14,8 @@ from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.moves.vector_parts import (
     VectorRow,
     element_edits,
-    offset_of,
-    vector_of,
+    vector_offset,
+    vector_type,
 )
 from pytest_gpuenergy.search.source.edits import Edit
 from pytest_gpuenergy.search.source.polynomials import Polynomial
@@ -91,7 +91,7 @@ class _Finder:
         read_only = self._accesses.read_only()
         for parameter in self._kernel.text.parameters:
             own = self._accesses.of(parameter)
-            if vector_of(parameter.type, self._width) is None:
+            if vector_type(parameter.type, self._width) is None:
                 continue
             if parameter in read_only:
                 yield from self._among(own)
@@ -108,7 +108,7 @@ class _Finder:
         groups: defaultdict[tuple[Polynomial, str, int], list[tuple[int, Access, Node]]]
         groups = defaultdict(list)
         for access in own:
-            offset, statement = offset_of(access), _statement_of(access)
+            offset, statement = vector_offset(access), _lasting_statement(access)
             if offset is None or statement is None:
                 continue
             constant = dict(offset.terms).get((), 0)
@@ -175,7 +175,7 @@ class _Finder:
         return not any(parts)
 
 
-def _statement_of(access: Access) -> Node | None:
+def _lasting_statement(access: Access) -> Node | None:
     """Return the statement that always makes an access; None if there is none."""
     node = access.node
     for around in ancestors(access.node):

@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, indented
+from pytest_gpuenergy.search.source.edits import Edit, braced, indented
 from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     bare,
@@ -21,10 +21,10 @@ from pytest_gpuenergy.search.source.tree import (
     indentation,
     inside,
     is_zero,
+    loop_start,
     nodes,
     only,
     sides,
-    start_of,
     statements,
     text_of,
     walk,
@@ -99,12 +99,12 @@ def _belong_together(kernel: CudaKernel, maximum: _Reduction, total: _Reduction)
     around = first.node.parent
     if around != second.node.parent or first.node.end_byte > second.node.start_byte:
         return False
-    if any(start_of(loop.node) != loop.node.start_byte for loop in (first, second)):
+    if any(loop_start(loop.node) != loop.node.start_byte for loop in (first, second)):
         return False
     if around is None or around.type != "compound_statement":
         return False
     heads = [
-        [kernel.polynomial(loop.start), kernel.polynomial(loop.bound), kernel.step_of(loop)]
+        [kernel.polynomial(loop.start), kernel.polynomial(loop.bound), kernel.loop_step(loop)]
         for loop in (first, second)
     ]
     if heads[0] != heads[1] or None in heads[0][:2]:
@@ -155,11 +155,11 @@ def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[E
     lines = [
         f"float {most} = {_LOWEST};",
         f"float {own} = 0.0f;",
-        *block_of(
+        *braced(
             head,
             [
                 f"const float {element} = {text_of(maximum.element)};",
-                *block_of(f"if ({element} > {most})", grown),
+                *braced(f"if ({element} > {most})", grown),
                 f"{own} += {function}({element} - {most});",
             ],
         ),

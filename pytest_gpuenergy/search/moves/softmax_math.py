@@ -18,11 +18,11 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     indentation,
     inside,
+    loop_start,
     nodes,
     only,
     operator_of,
     sides,
-    start_of,
     text_of,
 )
 
@@ -213,7 +213,7 @@ def _reciprocals_before_loops(kernel: CudaKernel) -> list[Edit]:
             continue
         is_named = right.type == "identifier" and _is_float(kernel, right)
         if is_named and kernel.text.is_fixed(right, loop):
-            divisor, begin = text_of(right), start_of(loop)
+            divisor, begin = text_of(right), loop_start(loop)
             name = kernel.fresh(f"{divisor}_reciprocal")
             by = indentation(loop, kernel.text.source)
             line = f"const float {name} = 1.0f / {divisor};\n{by}"

@@ -11,14 +11,14 @@ from pytest_gpuenergy.search.analysis.accesses import (
     SHARED_BYTES,
     Access,
     Accesses,
-    dims_of,
+    array_dims,
     shared_bytes,
 )
 from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, inclusion, indented
+from pytest_gpuenergy.search.source.edits import Edit, braced, inclusion, indented
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -30,10 +30,10 @@ from pytest_gpuenergy.search.source.tree import (
     inside,
     is_call,
     is_zero,
+    loop_start,
     nodes,
     only,
     sides,
-    start_of,
     statements,
     text_of,
 )
@@ -207,7 +207,7 @@ def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Prod
         return None
     if outer is None or not _is_sum(kernel, total, outer) or not _is_between_barriers(loop):
         return None
-    width = (dims_of(kernel, b) or (0, 0))[1]
+    width = (array_dims(kernel, b) or (0, 0))[1]
     return _Product(loop, outer, total, a, b, y, width)
 
 
@@ -224,7 +224,7 @@ def _widened(accesses: Accesses, node: Node) -> Access | None:
 
 def _has_shape(kernel: CudaKernel, array: Variable, rows: int, columns: int) -> bool:
     """Return whether an array has that many elements, and perhaps more in a row."""
-    dims = dims_of(kernel, array)
+    dims = array_dims(kernel, array)
     if dims is None or len(dims) != 2 or array.declaration is None:
         return False
     return dims[0] == rows and dims[1] >= columns and dims[1] % _ROW_MULTIPLE == 0
@@ -286,7 +286,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"{_fragment('accumulator', 'float')} {tile};",
         f"nvcuda::wmma::fill_fragment({tile}, 0.0f);",
     ]
-    steps = block_of(
+    steps = braced(
         f"for (int {step} = 0; {step} < {text_of(loop.bound)}; {step} += {_SIDE})",
         [
             f"{_fragment('matrix_a', kind, rows=True)} {a};",
@@ -304,7 +304,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"{total.name} = {block}[threadIdx.y][threadIdx.x];",
     ]
     by, after = indentation(first, source), indentation(product.outer, source)
-    lines = indented(block_of(works, steps), indentation(loop.node, source))
+    lines = indented(braced(works, steps), indentation(loop.node, source))
     qualifiers = [
         next(n for n in (array.declaration or array.node).children if text_of(n) == "__shared__")
         for array in (product.a, product.b)
@@ -312,7 +312,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     return [
         *inclusion(kernel.text.root, _HEADER),
         Edit.before(first, f"{indented(start, by)}\n{by}"),
-        Edit(start_of(loop.node), loop.node.end_byte, lines),
+        Edit(loop_start(loop.node), loop.node.end_byte, lines),
         Edit.after(product.outer, f"\n{after}{indented(end, after)}"),
         *(Edit.after(qualifier, " alignas(32)") for qualifier in qualifiers),
     ]

@@ -17,22 +17,22 @@ from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.moves.vector_parts import (
     VectorRow,
     VectorWork,
-    base_of,
     element_edits,
     element_number,
-    outside_of,
-    tail_of,
-    vector_of,
+    hoisted_text,
+    remainder_loop,
+    row_start,
+    vector_type,
 )
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, inner_lines, text_with
+from pytest_gpuenergy.search.source.edits import Edit, braced, inner_lines, text_with
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     inside,
     is_always,
+    loop_start,
     nodes,
-    start_of,
     statements,
     text_of,
 )
@@ -54,18 +54,10 @@ def work_side_by_side(
     bound: str,
     width: int,
 ) -> VectorWork | None:
-    """Return the work on elements that a statement with loops does for several at once.
+    """Return the work on elements that a statement with loops does for ``width`` of them at once.
 
-    Args:
-        kernel: the kernel with the statement.
-        accesses: the accesses of the kernel.
-        variable: the element's number, which the statement does not change.
-        body: the statement.
-        bound: the expression of the number of elements.
-        width: the number of elements.
-
-    Returns:
-        The work; None if elements are not apart, or no vector is loaded.
+    ``variable`` is the element's number and ``bound`` the number of all elements. The result is
+    None if elements are not apart, or no vector is loaded.
     """
     if any(nodes(body, *_STOPS)) or _is_left(body) or synchronizes_or_exchanges(kernel, body):
         return None
@@ -83,21 +75,14 @@ def work_side_by_side(
     lines = work.block(body)
     if not any(row.loaded for row in work.rows):
         return None
-    tail = tail_of(variable, body, bound, work.first, width)
+    tail = remainder_loop(variable, body, bound, work.first, width)
     return VectorWork(work.first, work.checks(), lines, tail)
 
 
 def _arrays_for_lanes(
     kernel: CudaKernel, variable: Variable, body: Node, loops: Mapping[int, CountedLoop]
 ) -> dict[int, str] | None:
-    """Return the names of arrays for the variables of each element, by their key; None if unclear.
-
-    Args:
-        kernel: the kernel.
-        variable: the element's number.
-        body: the statement.
-        loops: the loops that run alike for all elements.
-    """
+    """Return the names of arrays for each element's variables, by key; None if unclear."""
     own: dict[int, str] = {}
     levels = [body, *(loop.body for loop in loops.values())]
     for declaration in nodes(body, "declaration"):
@@ -184,13 +169,7 @@ def _is_common(
 class _SideBySide:
     """The lines of a statement that is done for ``width`` elements side by side.
 
-    Args:
-        kernel: the kernel with the statement.
-        accesses: the accesses of the kernel.
-        element: the variable that numbers the elements, and the statement.
-        width: the number of elements.
-        loops: the loops in the statement that run alike for all elements, by the id of their node.
-        own: the names of arrays for the variables that each element needs for itself, by their key.
+    ``own`` are the names of arrays for the variables that each element needs for itself, by key.
 
     Attributes:
         first: the name of the first element's number.
@@ -244,10 +223,10 @@ class _SideBySide:
             lines += self._for_each(waiting, rows)
             waiting = []
             source = self._text.source
-            before = source[start_of(loop.node) : loop.node.start_byte].decode().rstrip()
+            before = source[loop_start(loop.node) : loop.node.start_byte].decode().rstrip()
             head = source[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
             lines += [before] if before else []
-            lines += block_of(head, self.block(loop.body))
+            lines += braced(head, self.block(loop.body))
         return [*lines, *self._for_each(waiting, rows)]
 
     def _add_rows(self, some: Iterable[Node], level: Node) -> list[VectorRow]:
@@ -260,7 +239,7 @@ class _SideBySide:
             for access in self._accesses.within(statement):
                 known = access.root in fixed or self._is_only_store(access, statement)
                 base = self._base(access) if known else None
-                place = outside_of(self._kernel, self._body, access.place, names)
+                place = hoisted_text(self._kernel, self._body, access.place, names)
                 if base is None or place is None or not is_always(access.node, statement):
                     continue
                 taken = [row.name for row in self.rows]
@@ -282,8 +261,8 @@ class _SideBySide:
 
     def _base(self, access: Access) -> Polynomial | None:
         """Return the place without the element's number; None if the elements form no row."""
-        base = base_of(access, self._variable, self._number)
-        if base is None or vector_of(access.root.type, self._width) is None:
+        base = row_start(access, self._variable, self._number)
+        if base is None or vector_type(access.root.type, self._width) is None:
             return None
         if any(base.depends_on(axis) and self._number.depends_on(axis) for axis in _AXES):
             return None
@@ -297,7 +276,7 @@ class _SideBySide:
             if statement.type == "preproc_call":
                 continue
             if statement.type == "compound_statement":  # its names are its own
-                inner += block_of("", inner_lines(self._rewritten(statement, rows)))
+                inner += braced("", inner_lines(self._rewritten(statement, rows)))
             elif statement.type != "declaration":
                 inner += inner_lines(self._rewritten(statement, rows))
             elif "constexpr" in _qualifiers(statement):
@@ -314,7 +293,7 @@ class _SideBySide:
         number = f"const {kind} {name} = {self.first} + {self._lane};"
         is_named = re.search(rf"\b{name}\b", "\n".join(inner))
         head = f"for (int {self._lane} = 0; {self._lane} < {self._width}; ++{self._lane})"
-        whole = block_of(head, [*([number] if is_named else []), *inner])
+        whole = braced(head, [*([number] if is_named else []), *inner])
         own = [r for r in rows if r.stored and any(inside(r.accesses[0].node, s) for s in some)]
         return [*declared, "#pragma unroll", *whole, *(row.store() for row in own)]
 

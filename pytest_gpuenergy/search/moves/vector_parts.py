@@ -15,7 +15,7 @@ from pytest_gpuenergy.search.analysis.accesses import (
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
-from pytest_gpuenergy.search.source.edits import Edit, block_of, inner_lines, text_with
+from pytest_gpuenergy.search.source.edits import Edit, braced, inner_lines, text_with
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import arguments_of, inside, is_always, nodes, text_of
 
@@ -33,7 +33,7 @@ _HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
 _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 
-def vector_of(type_name: str, width: int) -> str | None:
+def vector_type(type_name: str, width: int) -> str | None:
     """Return the vector type of ``width`` elements; None if there is none."""
     return _VECTORS.get(type_name, _OTHERS).get(BYTES.get(type_name, 0) * width)
 
@@ -100,7 +100,7 @@ class VectorRow:
         return f"reinterpret_cast<size_t>({self.address}) % {self.bytes} == 0"
 
     def _as_vector(self, pointer: str, constant: str = "") -> str:
-        vector = vector_of(self.accesses[0].root.type, self.width)
+        vector = vector_type(self.accesses[0].root.type, self.width)
         return f"reinterpret_cast<{constant}{vector}*>({pointer})"
 
 
@@ -126,8 +126,8 @@ class VectorWork:
         if not checks:
             return self.lines
         return [
-            *block_of(f"if ({' && '.join(checks)})", self.lines),
-            *block_of("else", self.tail),
+            *braced(f"if ({' && '.join(checks)})", self.lines),
+            *braced("else", self.tail),
         ]
 
 
@@ -136,21 +136,15 @@ def element_number(kernel: CudaKernel, variable: Variable) -> Polynomial:
     return kernel.polynomial(variable.node) or variable.number
 
 
-def offset_of(access: Access) -> Polynomial | None:
+def vector_offset(access: Access) -> Polynomial | None:
     """Return the offset of an access; None if it is unknown, or if no vector can replace it."""
     plain = not access.address.width and access.function in _HINTS
     return access.address.offset if plain else None
 
 
-def base_of(access: Access, variable: Variable, number: Polynomial) -> Polynomial | None:
-    """Return the place of an access without the element's number; None if there is none.
-
-    Args:
-        access: the access.
-        variable: the variable that numbers the elements.
-        number: the value of that variable.
-    """
-    offset = offset_of(access)
+def row_start(access: Access, variable: Variable, number: Polynomial) -> Polynomial | None:
+    """Return the place of an access without the element's ``number``; None if there is none."""
+    offset = vector_offset(access)
     base = None if offset is None else offset - number
     if base is None or number.atoms & base.atoms or variable.key in base.variables:
         return None
@@ -168,14 +162,7 @@ def work_by_parts(
 ) -> VectorWork | None:
     """Return the work on elements one after the other; None if no vector can be loaded.
 
-    Args:
-        kernel: the kernel.
-        accesses: the accesses of the kernel.
-        variable: the variable that numbers the elements.
-        body: the statement for an element.
-        outside: the loop around the statement, or the statement itself if it is guarded.
-        bound: the expression of the number of elements.
-        width: the number of elements in a vector.
+    ``outside`` is the loop around the statement ``body``, or that itself if it is guarded.
     """
     if any(nodes(body, *_STOPS)) or synchronizes_or_exchanges(kernel, body):
         return None
@@ -200,12 +187,12 @@ def work_by_parts(
     lines = [
         *(line for row in rows for line in row.declared()),
         "#pragma unroll",
-        *block_of(f"for (int {lane} = 0; {lane} < {width}; ++{lane})", inner),
+        *braced(f"for (int {lane} = 0; {lane} < {width}; ++{lane})", inner),
         *(row.store() for row in rows if row.stored),
     ]
     checks = [row.alignment() for row in rows if not kernel.is_multiple(row.base, width)]
     limit = width if checks else None
-    return VectorWork(first, checks, lines, tail_of(variable, body, bound, first, limit))
+    return VectorWork(first, checks, lines, remainder_loop(variable, body, bound, first, limit))
 
 
 def _rows(
@@ -228,7 +215,7 @@ def _rows(
         for access in own:
             base = _fixed_base(kernel, access, variable, body, outside)
             by_base.setdefault(base, []).append(access)
-        if vector_of(parameter.type, width) is None or (written and len(by_base) > 1):
+        if vector_type(parameter.type, width) is None or (written and len(by_base) > 1):
             continue  # a write could meet another place
         number = 0
         for base, some in by_base.items():
@@ -241,7 +228,7 @@ def _rows(
                 or len({access.function for access in some}) > 1
             ):
                 continue
-            place = outside_of(kernel, body, some[0].place, {variable.key: first})
+            place = hoisted_text(kernel, body, some[0].place, {variable.key: first})
             if place is None:
                 return None
             name = kernel.fresh(f"{parameter.name}_part{number or ''}")
@@ -255,7 +242,7 @@ def _fixed_base(
 ) -> Polynomial | None:
     """Return the place of element 0 of a row; None if there is none, or it changes."""
     number = element_number(kernel, variable)
-    base = base_of(access, variable, number)
+    base = row_start(access, variable, number)
     if base is None or (number.depends_on("threadIdx") and base.depends_on("threadIdx")):
         return None
     for other in kernel.text.variables:
@@ -266,31 +253,24 @@ def _fixed_base(
     return base
 
 
-def tail_of(variable: Variable, body: Node, bound: str, first: str, width: int | None) -> list[str]:
+def remainder_loop(
+    variable: Variable, body: Node, bound: str, first: str, width: int | None
+) -> list[str]:
     """Return a loop over elements one after the other, at most ``width`` of them if given."""
     name = variable.name
     limit = "" if width is None else f"{name} < {first} + {width} && "
     head = f"for ({variable.type} {name} = {first}; {limit}{name} < {bound}; ++{name})"
-    return block_of(head, inner_lines(text_of(body)))
+    return braced(head, inner_lines(text_of(body)))
 
 
-def outside_of(
+def hoisted_text(
     kernel: CudaKernel, body: Node, node: Node, names: Mapping[int, str], depth: int = 8
 ) -> str | None:
-    """Return an expression of a statement as it can stand before it.
+    """Return an expression of a statement as it can stand before it; None if it cannot.
 
     Variables that the statement defines are replaced by what they are defined as, which keeps the
-    names of the block's sizes: other moves can change them.
-
-    Args:
-        kernel: the kernel.
-        body: the statement.
-        node: the expression.
-        names: the names of variables outside the statement, by their keys.
-        depth: the limit on definitions that use each other.
-
-    Returns:
-        The text; None if it depends on something else that the statement does.
+    names of the block's sizes: other moves can change them. ``names`` are those of variables
+    outside the statement, by key.
     """
     edits = []
     for inner in nodes(node, "identifier"):
@@ -301,7 +281,7 @@ def outside_of(
         if text is None and inside(variable.node, body):
             if depth == 0 or variable.value is None or not kernel.is_definition(variable):
                 return None
-            text = outside_of(kernel, body, variable.value, names, depth - 1)
+            text = hoisted_text(kernel, body, variable.value, names, depth - 1)
             if text is None:
                 return None
             text = f"({text})"

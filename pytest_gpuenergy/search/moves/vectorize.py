@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.thread_coarsening import work_side_by_side
 from pytest_gpuenergy.search.moves.vector_parts import VectorWork, work_by_parts
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
-from pytest_gpuenergy.search.source.edits import Edit, block_of, indented, times
+from pytest_gpuenergy.search.source.edits import Edit, braced, indented, times
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import indentation, inside, text_of
 
@@ -53,7 +53,7 @@ class VectorizeGlobalLoads(SourceMove):
 def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
-        start, step = kernel.polynomial(loop.start), kernel.step_of(loop)
+        start, step = kernel.polynomial(loop.start), kernel.loop_step(loop)
         if start is None or step is None:
             continue
         if step.value == 1 and kernel.is_multiple(start, width):
@@ -137,7 +137,7 @@ def _widened(
         return None
     first, bound = work.first, text_of(loop.bound)
     start, step = times(loop.start, width), times(loop.step, width)
-    if kernel.step_of(loop) == Polynomial.constant(1):
+    if kernel.loop_step(loop) == Polynomial.constant(1):
         start, step = text_of(loop.start), str(width)
     head = f"{loop.variable.type} {first} = {start}; {first} < {bound}; {first} += {step}"
     is_whole = (
@@ -146,7 +146,7 @@ def _widened(
         and all(not atom.variables or kernel.values(atom) is not None for atom in end.atoms)
     )
     lines = work.either(*([] if is_whole else [f"{first} + {width} <= {bound}"]))
-    text = indented(block_of(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
+    text = indented(braced(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
     return Edit.of(loop.node, text)
 
 
@@ -168,7 +168,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[
         lines = work.either(f"{work.first} + {width} <= {bound}")
         if element.others:
             parts = [f"({text_of(part)})" for part in element.others]
-            lines = block_of(f"if ({' && '.join(parts)})", lines)
+            lines = braced(f"if ({' && '.join(parts)})", lines)
         text = indented(lines, indentation(element.guard, kernel.text.source))
         declared = f"{variable.type} {work.first} = {times(element.index, width)};"
         edits = [Edit.of(element.declaration, declared), Edit.of(element.guard, text)]

@@ -76,11 +76,7 @@ class Averages:
     ) -> float | None:
         """Return the average value of a polynomial; None if an atom has none.
 
-        Args:
-            polynomial: the polynomial.
-            given: the values of some atoms, by their texts.
-            unknown: the value of atoms that depend on data; None if they have no value.
-            depth: the depth of nested quotients and loop variables.
+        ``given`` are the values of some atoms, and ``unknown`` that of those that depend on data.
         """
         total = 0.0
         for product, factor in polynomial.terms:

@@ -309,7 +309,7 @@ class Situation:
         else:
             rest = self.still * math.exp(-faster) + (1 - self.still) * math.exp(-leaner)
             cheaper = -math.log(rest)
-        return max(-_MAX_GAIN, min(_MAX_GAIN, _of_objective(objective, faster, cheaper)))
+        return max(-_MAX_GAIN, min(_MAX_GAIN, _objective_change(objective, faster, cheaper)))
 
     def involvement(
         self, regions: Collection[Region], reducible: Shares, objective: Metric
@@ -326,12 +326,12 @@ class Situation:
             for shares in (self.time_shares, self.energy_shares)
         )
         if self.limited:
-            return _of_objective(objective, of_energy, of_energy)
+            return _objective_change(objective, of_energy, of_energy)
         cheaper = self.still * of_time + (1 - self.still) * of_energy
-        return _of_objective(objective, of_time, cheaper)
+        return _objective_change(objective, of_time, cheaper)
 
 
-def _of_objective(objective: Metric, faster: float, cheaper: float) -> float:
+def _objective_change(objective: Metric, faster: float, cheaper: float) -> float:
     return {Metric.TIME: faster, Metric.ENERGY: cheaper, Metric.EDP: faster + cheaper}[objective]
 
 

@@ -10,7 +10,7 @@ from operator import mul
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_gpuenergy.emulator import COEFFICIENTS, LOADS_IN_FLIGHT, SECTOR_BYTES
-from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, dims_of
+from pytest_gpuenergy.search.analysis.accesses import Access, Accesses, array_dims
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.priors.averages import LOOPS, Averages
 from pytest_gpuenergy.search.priors.work import (
@@ -192,7 +192,7 @@ class _CudaCounting:
         """Return the offset of an access in elements, also of a vector or with several indices."""
         if access.address.offset is not None:
             return access.address.offset
-        dims = dims_of(self._kernel, access.root) if access.root.dims else None
+        dims = array_dims(self._kernel, access.root) if access.root.dims else None
         if dims is None or len(dims) != len(access.address.subscripts):
             return None
         total = Polynomial()
@@ -210,7 +210,7 @@ class _CudaCounting:
         consecutive otherwise.
         """
         offset, (size, wide) = self._offset(access), self._size(access)
-        touched = None if offset is None else self._places.of_warp(offset, size, wide)
+        touched = None if offset is None else self._places.touched_by_warp(offset, size, wide)
         if touched is not None:
             return len(touched.sectors)
         others = (other for other in self._accesses if other.place != access.place)
@@ -252,7 +252,9 @@ class _CudaCounting:
         touched, loose, rounds = _Touched(frozenset(), frozenset(), 0), 0.0, 1.0
         for access in accesses:
             offset, (size, wide) = self._offset(access), self._size(access)
-            by_access = None if offset is None else self._places.of_block(offset, size, wide)
+            by_access = (
+                None if offset is None else self._places.touched_by_block(offset, size, wide)
+            )
             if offset is None or by_access is None:
                 loose = max(loose, self._sectors(access) * self._warps * self._times(access))
                 continue
@@ -271,7 +273,7 @@ class _CudaCounting:
         return min(max(touched.bytes_after(rounds) * reached, loose * SECTOR_BYTES), whole)
 
     def _bytes(self, array: Variable) -> int:
-        dims = dims_of(self._kernel, array)
+        dims = array_dims(self._kernel, array)
         return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
 
 
@@ -317,14 +319,14 @@ class _Places:
             for thread in range(kernel.threads)
         ]
 
-    def of_warp(self, offset: Polynomial, size: int, wide: int) -> _Touched | None:
+    def touched_by_warp(self, offset: Polynomial, size: int, wide: int) -> _Touched | None:
         """Return what a warp touches with one access of ``wide`` elements of ``size`` bytes.
 
         None means that the address is unknown.
         """
-        return self.of_block(offset, size, wide, WARP)
+        return self.touched_by_block(offset, size, wide, WARP)
 
-    def of_block(
+    def touched_by_block(
         self, offset: Polynomial, size: int, wide: int, threads: int | None = None
     ) -> _Touched | None:
         """Return what the first ``threads`` of a block, or all, touch with such an access."""
@@ -376,10 +378,6 @@ class _Waiting:
 
     The compiler moves loads ahead within a straight piece of code. It also repeats the body of an
     inner loop and moves its loads ahead, unless a branch, a barrier or another loop is in the way.
-
-    Args:
-        text: the text of the kernel.
-        averages: the rounds of its loops.
     """
 
     def __init__(self, text: CudaText, averages: Averages) -> None:

@@ -200,12 +200,7 @@ class EvaluationTask(Struct, frozen=True):
 
 
 class BaselineScales:
-    """Scales the costs of variants by those of the baseline on the same GPU, see `CardScales`.
-
-    Args:
-        evaluator: the evaluator of the search.
-        folder: the folder that keeps the results of the baseline.
-    """
+    """Scales the costs of variants by those of the baseline on the same GPU, see `CardScales`."""
 
     def __init__(self, evaluator: Evaluator, folder: KernelFolder) -> None:
         self._evaluator = evaluator
@@ -217,13 +212,9 @@ class BaselineScales:
     def measure(self, first: Result | None) -> Result:
         """Evaluate the baseline on all GPUs that have no result of it, at the same time.
 
-        A GPU is no longer used if the baseline fails on it, but not on the first one.
-
-        Args:
-            first: the baseline's result on the GPU where the search began; None if it begins now.
-
-        Returns:
-            ``first``, or the new result on the first GPU, which may be a failure.
+        ``first`` is its result on the GPU where the search began, which is returned; without one,
+        the new result on the first GPU is, even if it is a failure. Another GPU is no longer used
+        if the baseline fails on it.
 
         Raises:
             DeviceError: no GPU is left.

@@ -110,7 +110,7 @@ class GraphExplorer:
         """
         for move in self._moves:
             if move is not self._llm:
-                for application in self._applications_of(move, state):
+                for application in self._move_applications(move, state):
                     if self._prior is not None:
                         self._prior.costs(application.state)
 
@@ -122,7 +122,7 @@ class GraphExplorer:
             return []
         actions = []
         for move in self._moves:
-            for application in self._applications_of(move, parent):
+            for application in self._move_applications(move, parent):
                 label = f"{application.move} {application.what}"
                 self._applications[state, label] = application
                 self._states.setdefault(application.state.id, application.state)
@@ -155,7 +155,7 @@ class GraphExplorer:
                     gain = None if head.cost is None else head.own - tail.own
                     yield move, situation.bottleneck, gain
 
-    def _applications_of(self, move: Move, state: State) -> Sequence[Application]:
+    def _move_applications(self, move: Move, state: State) -> Sequence[Application]:
         """Return the applications of a move to a state; only those of rules are cached."""
         if move is self._llm:
             return tuple(move.applications(state, self._spec))

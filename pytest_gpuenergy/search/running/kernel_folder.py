@@ -46,13 +46,13 @@ _RESULT, _COMPARISON, _BEST, _GPUS = "result.json", "comparison.json", "best", "
 STATE_VERSION, CONTROL_VERSION = 1, 1
 """The ``schema_version`` of ``search_state.json`` and of control files."""
 _MAX_STATE_BYTES = 256 << 20
-"""Size of a ``search_state.json``."""
+"""The limit on the size of ``search_state.json``."""
 _MAX_CONTROL_BYTES = 16 << 20
-"""Size of a control file, which contains the source of a state."""
+"""The limit on the size of a control file, which contains the source of a state."""
 _MAX_BYTES = 1 << 20
-"""Size of a result or a comparison."""
+"""The limit on the size of a result or a comparison."""
 _MAX_LIST_BYTES = 1 << 30
-"""Size of the list of events."""
+"""The limit on the size of the list of events."""
 _T = TypeVar("_T")
 
 

@@ -217,11 +217,7 @@ class KernelSearch:
             self._record_node(trial.state, trial.result, trial.next_move)
 
     def _start_next(self, running: int) -> _Trial | None:
-        """Start the trial of the next variant; return None if there is none now or none at all.
-
-        Args:
-            running: the number of trials that have begun and are not recorded yet.
-        """
+        """Start the trial of the next variant; return None if there is none now or none at all."""
         if self.state.builds + running >= self.settings.budget:
             return None
         with self._timed("propose"):

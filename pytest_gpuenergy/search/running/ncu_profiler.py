@@ -133,11 +133,7 @@ class Profiler:
         return profile.used
 
     def _run(self, place: Path) -> str:
-        """Run ncu on a variant and return what it prints.
-
-        Raises:
-            InputError: ncu is not installed, not permitted, or fails.
-        """
+        """Run ncu on a variant and return what it prints."""
         ncu = shutil.which("ncu")
         if ncu is None:
             raise InputError(f"ncu is not on the PATH: {INSTALL}")

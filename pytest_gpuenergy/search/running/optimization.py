@@ -35,7 +35,7 @@ from pytest_gpuenergy.search.running.kernel_search import KernelSearch, KernelSe
 from pytest_gpuenergy.search.running.ncu_profiler import Profiler
 from pytest_gpuenergy.search.running.state_evaluation import SearchBench
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
-from pytest_gpuenergy.search.spec.state_kernel import refusal_of
+from pytest_gpuenergy.search.spec.state_kernel import device_refusal
 from pytest_gpuenergy.support import InputError, encode, is_there
 
 
@@ -72,7 +72,7 @@ def optimize_kernels(
     specs = [spec.on(emulated=device.emulated) for spec in specs]
     runnable, failed = list[KernelSpec](), list[str]()
     for spec in specs:
-        if (refusal := None if named_alone else refusal_of(spec, device)) is None:
+        if (refusal := None if named_alone else device_refusal(spec, device)) is None:
             runnable.append(spec)
         else:
             tell(f"{spec.name}: skipped: {refusal}")

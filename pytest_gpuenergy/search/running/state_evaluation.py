@@ -32,7 +32,12 @@ from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness, Metric, peaks_of
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State
 from pytest_gpuenergy.search.spec.reference import BaselineOutputs
-from pytest_gpuenergy.search.spec.spec_workload import SpecWorkload, floor_ms, name_of, workload_of
+from pytest_gpuenergy.search.spec.spec_workload import (
+    SpecWorkload,
+    floor_ms,
+    sized_name,
+    workload_of,
+)
 from pytest_gpuenergy.search.spec.state_kernel import kernel_of
 from pytest_gpuenergy.search.validation.hidden_inputs import (
     Hidden,
@@ -156,7 +161,7 @@ class SearchBench:
 
     def job(self, state: State, sizes: Sizes) -> Job:
         """Return what is compiled for a state with one set of sizes."""
-        name = name_of(self.spec, sizes)
+        name = sized_name(self.spec, sizes)
         if name not in self.hidden.contracts:
             self.hidden.contracts[name] = workload_of(self.spec, sizes, dict).io
         return Job(kernel_of(self.spec, state, sizes), self.hidden.contracts[name])
@@ -241,8 +246,7 @@ class _StateEvaluation:
     def _verified(self, *purposes: str) -> list[_Case]:
         """Verify the state with all sizes, and return it with the listed ones.
 
-        Args:
-            purposes: further purposes for which the first case will run on hidden seeds.
+        The first case will also run on hidden seeds for each of the ``purposes``.
 
         Raises:
             KernelFault: the state is refused, or wrong.
@@ -343,11 +347,7 @@ class _StateEvaluation:
             )
 
     def _figures(self, case: _Case, limit: PowerCutoff | None) -> dict[str, Any]:
-        """Measure a case while it runs back to back, and verify it once more.
-
-        Returns:
-            The figures, by the names that they have in `Result`.
-        """
+        """Measure a case back to back, verify it again, and return figures of `Result`."""
         device, cases = self.device, self.bench.hidden.cases
         self.floor_ms = floor_ms(case.workload, peaks_of(device.name))
         seed, *_ = self.bench.hidden.seeds("time")

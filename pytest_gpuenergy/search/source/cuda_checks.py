@@ -273,9 +273,8 @@ def _in_body(declaration: _CheckedDeclaration) -> Iterator[str]:
 def _is_constant(words: Sequence[str]) -> bool:
     """Return whether variables are in shared or constant memory, or cannot be changed.
 
-    Args:
-        words: the words of a declaration, without ``template <...>``, up to its first brace or its
-            end.
+    The words are those of a declaration without ``template <...>``, up to its first brace or its
+    end.
     """
     declarators: list[list[str]] = [[]]  # before each ``=``, without arguments of templates
     depth, is_value = 0, False

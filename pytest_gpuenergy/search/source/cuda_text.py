@@ -15,9 +15,9 @@ from pytest_gpuenergy.search.source.tree import (
     arguments_of,
     called,
     called_last,
-    declarator_of,
     expression,
     field,
+    function_head,
     inside,
     is_too_deep,
     name_of,
@@ -286,7 +286,7 @@ class CudaText:
     @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
         """The parameters of the entry."""
-        found = field(declarator_of(self.function), "parameters")
+        found = field(function_head(self.function), "parameters")
         children = found.named_children if found is not None else []
         declared = (n for n in children if n.type == "parameter_declaration")
         return tuple(v for n in declared for v in self._declared(n, self.function))
@@ -370,7 +370,7 @@ class CudaText:
             case "assignment_expression":
                 return field(outer, "left") == at
             case "call_expression" if outer is not None:  # of a method
-                return field(outer, "function") == at and not self.tile_of(outer)
+                return field(outer, "function") == at and not self.tile_method(outer)
             case "init_declarator" | "declaration":
                 return any(v.reference for v in self.variables if v.value == at)
             case "pointer_expression":
@@ -401,7 +401,7 @@ class CudaText:
         return frozenset(
             name_of(n)
             for n in nodes(self.root, "function_definition")
-            for p in nodes(declarator_of(n) or n, "parameter_declaration")
+            for p in nodes(function_head(n) or n, "parameter_declaration")
             if any(nodes(p, "reference_declarator"))
             and not any(text_of(q) == "const" for q in p.children)
         )
@@ -421,7 +421,7 @@ class CudaText:
             found[name] = int(threads) if threads.isdecimal() and name not in found else 0
         return found
 
-    def tile_of(self, call: Node) -> tuple[int, str] | None:
+    def tile_method(self, call: Node) -> tuple[int, str] | None:
         """Return the threads of a tile and its method for a call such as ``warp.size()``."""
         function = field(call, "function")
         if function is None or function.type != "field_expression" or arguments_of(call):

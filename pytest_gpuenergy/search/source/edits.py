@@ -36,11 +36,7 @@ class Edit(NamedTuple):
 
 
 def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
-    """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them.
-
-    Raises:
-        ValueError: two edits overlap.
-    """
+    """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them."""
     end = len(source) if end is None else end
     inside = [edit for edit in edits if begin <= edit.begin and edit.end <= end]
     parts, at = [], begin
@@ -52,7 +48,7 @@ def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None
     return b"".join([*parts, source[at:end]]).decode()
 
 
-def block_of(head: str, lines: Iterable[str]) -> list[str]:
+def braced(head: str, lines: Iterable[str]) -> list[str]:
     """Return the lines of ``head`` with ``lines`` in braces."""
     return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
 

@@ -82,7 +82,7 @@ class FileItem:
     conditional: bool = False
 
 
-def items_of(
+def file_items(
     root: Node, namespaces: tuple[str, ...] = (), *, conditional: bool = False
 ) -> Iterator[FileItem]:
     """Yield the items of a tree in the order of the text."""
@@ -90,13 +90,13 @@ def items_of(
         if node.type == "namespace_definition":
             name, body = text_of(field(node, "name")), field(node, "body")
             if body is not None:
-                yield from items_of(body, (*namespaces, name), conditional=conditional)
+                yield from file_items(body, (*namespaces, name), conditional=conditional)
         elif node.type == "linkage_specification":
             body = field(node, "body")
             inner = node if body is None or body.type != "declaration_list" else body
-            yield from items_of(inner, namespaces, conditional=conditional)
+            yield from file_items(inner, namespaces, conditional=conditional)
         elif node.type in _LISTS:
-            yield from items_of(node, namespaces, conditional=True)
+            yield from file_items(node, namespaces, conditional=True)
         elif (found := _item(node, node, namespaces, conditional)) is not None:
             yield found
 
@@ -210,7 +210,7 @@ def extract(
 def _items(text: str, constants: Mapping[str, object]) -> list[FileItem]:
     """Return the items of a text, without the names that are given from outside."""
     root = parse(text.encode("utf-8", "replace"))
-    return [item for item in items_of(root) if not item.names & constants.keys()]
+    return [item for item in file_items(root) if not item.names & constants.keys()]
 
 
 def _kernel(items: list[FileItem], entry: str, path: PurePosixPath) -> FileItem:
@@ -357,11 +357,7 @@ def arguments_in(entry: str) -> list[str]:
 
 
 def replacements(item: FileItem, entry: str) -> dict[str, str]:
-    """Return what each template parameter of a kernel stands for; empty if it is no template.
-
-    Raises:
-        FormError: the arguments do not fit.
-    """
+    """Return what each template parameter of a kernel stands for; empty if it is no template."""
     arguments = arguments_in(entry)
     listed = field(item.node, "parameters") if item.node.type == "template_declaration" else None
     parameters = [] if listed is None else _parameters(listed, entry)

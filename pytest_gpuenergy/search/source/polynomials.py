@@ -106,12 +106,7 @@ class Polynomial:
         return joined[3:] if joined.startswith(" + ") else f"-{joined[3:]}"
 
     def is_multiple(self, of: int, values: Callable[[Atom], tuple[int, ...] | None]) -> bool:
-        """Return whether every term is a multiple of ``of``, for all values of the atoms.
-
-        Args:
-            of: a positive number.
-            values: a function that returns an atom's value for each set of sizes, or None.
-        """
+        """Return whether every term is a multiple of ``of`` with each set of sizes."""
         for product, factor in self.terms:
             known = [found for atom in product if (found := values(atom)) is not None]
             products = [math.prod(some) for some in zip(*known, strict=True)] if known else [1]

@@ -64,7 +64,7 @@ class CppToken(NamedTuple):
         return self.kind != "blank"
 
 
-def tokens_of(text: str, begin: int = 0) -> Iterator[CppToken]:
+def split_tokens(text: str, begin: int = 0) -> Iterator[CppToken]:
     """Yield the tokens of a text and what is between them; joined, they are the text again."""
     for token in cuda_tokens(text, begin):
         if token.start > begin:
@@ -233,10 +233,10 @@ def _substituted(
             parts = [*parts[:-1], parts[-1].rstrip(), ""]
         else:
             parts[-1] += token.text
-    return list(tokens_of(parts[0] + "".join(part.lstrip() for part in parts[1:])))
+    return list(split_tokens(parts[0] + "".join(part.lstrip() for part in parts[1:])))
 
 
-STANDARD = {name: Macro(None, tuple(tokens_of(text))) for name, text in _TEXTS.items()}
+STANDARD = {name: Macro(None, tuple(split_tokens(text))) for name, text in _TEXTS.items()}
 
 
 COMPILERS = frozenset(
@@ -265,12 +265,7 @@ class UndecidedError(Exception):
 
 
 def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
-    """Return whether a condition is true.
-
-    Args:
-        tokens: the tokens after ``#if``.
-        macros: the macros that are defined.
-        opaque: the macros whose definition is not known.
+    """Return whether the condition after an ``#if`` is true; definitions of some are ``opaque``.
 
     Raises:
         UndecidedError: only the compiler can tell, or the condition is not understood.
@@ -278,7 +273,7 @@ def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset
     text = " ".join(token.text for token in seen(tokens))
     text = _DEFINED_CALL.sub(lambda m: str(int(is_defined(m[1] or m[2], macros, opaque))), text)
     words = []
-    for token in expanded(list(tokens_of(text)), macros):
+    for token in expanded(list(split_tokens(text)), macros):
         if token.kind == "name" and token.text in COMPILERS | opaque:
             raise UndecidedError
         plain = token.kind != "name" or token.text in ("true", "false")
@@ -290,11 +285,7 @@ def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset
 
 
 def is_defined(name: str | None, macros: Mapping[str, Macro], opaque: frozenset[str]) -> bool:
-    """Return whether a macro is defined.
-
-    Raises:
-        UndecidedError: only the compiler can tell, or there is no name.
-    """
+    """Return whether a macro is defined, or raise `UndecidedError` as `holds` does."""
     if name is None or name in COMPILERS or name in opaque:
         raise UndecidedError
     return name in macros or name in _DEFINED
@@ -354,7 +345,7 @@ class Preprocessor:
         parts: list[str] = []
         branches: list[_Branch] = []
         pending: list[CppToken] = []
-        for token in tokens_of(text.replace("\r\n", "\n")):
+        for token in split_tokens(text.replace("\r\n", "\n")):
             if token.kind == "directive":
                 parts.append(self._expanded(pending))
                 pending = []
@@ -373,7 +364,7 @@ class Preprocessor:
         self, path: PurePosixPath, whole: str, branches: list[_Branch], depth: int
     ) -> str:
         """Follow a directive; return what stays of it in the text."""
-        tokens = list(tokens_of(whole, whole.index("#") + 1))
+        tokens = list(split_tokens(whole, whole.index("#") + 1))
         words = seen(tokens)
         if not words:
             return ""
@@ -437,7 +428,9 @@ class Preprocessor:
         """Return whether a condition is true; None if only the compiler can tell."""
         opaque = frozenset(self.opaque)
         macros = self._macros | {
-            name: Macro(None, tuple(tokens_of(f"({int(value) if isinstance(value, int) else 0})")))
+            name: Macro(
+                None, tuple(split_tokens(f"({int(value) if isinstance(value, int) else 0})"))
+            )
             for name, value in self.given.items()
         }
         try:

@@ -37,10 +37,6 @@ def simplified(text: str, entry: str) -> str:
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
     so are barriers of cooperative groups for the whole block.
-
-    Args:
-        text: the text of the kernel.
-        entry: the name of the kernel.
     """
     name = entry.rpartition("::")[2]
     for _ in range(_MAX_ROUNDS):

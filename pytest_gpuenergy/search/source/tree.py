@@ -55,9 +55,6 @@ def parse(text: bytes) -> Node:
     """Return the root of a text's tree, without comments inside statements.
 
     The places of its nodes are places in ``text``.
-
-    Raises:
-        UnavailableError: tree-sitter is not installed.
     """
     try:
         import tree_sitter
@@ -211,14 +208,14 @@ def indentation(node: Node, text: bytes) -> str:
     return line[: len(line) - len(line.lstrip())].decode()
 
 
-def start_of(loop: Node) -> int:
+def loop_start(loop: Node) -> int:
     """Return where a loop begins, with the pragma before it."""
     before = loop.prev_named_sibling
     is_pragma = before is not None and before.type == "preproc_call"
     return before.start_byte if before is not None and is_pragma else loop.start_byte
 
 
-def declarator_of(function: Node) -> Node | None:
+def function_head(function: Node) -> Node | None:
     """Return the declarator of a function, with its name and parameters."""
     return next((n for n in nodes(function, "function_declarator")), None)
 
@@ -244,7 +241,7 @@ def declared_name(declarator: Node) -> str:
 
 def name_of(function: Node) -> str:
     """Return the name of a function, without scopes and template arguments."""
-    declarator = field(declarator_of(function), "declarator")
+    declarator = field(function_head(function), "declarator")
     return "" if declarator is None else declared_name(declarator)
 
 

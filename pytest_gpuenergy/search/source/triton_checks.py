@@ -14,8 +14,11 @@ from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
 from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, imported, parsed
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
+"""The modules that may be imported."""
 _LIBDEVICE = frozenset({"triton.language.extra", "triton.language.extra.cuda"})
+"""The modules from which ``libdevice`` may be imported, and nothing else."""
 _OF_TRITON = frozenset({"jit", "language", "cdiv", "next_power_of_2"})
+"""The names that may be imported from ``triton``."""
 _INNER_MODULES = frozenset({"core", "semantic", "standard", "random", "target_info", "extra"})
 """Modules of Triton's language, which lead to those that they import."""
 _FORBIDDEN = frozenset(
@@ -26,6 +29,7 @@ _FORBIDDEN = frozenset(
         "extern_elementwise",
     }
 )
+"""Names that may stand nowhere: they reach Python itself, print, read clocks or link other code."""
 _FORBIDDEN_STATEMENTS = (
     *(ast.ClassDef, ast.AsyncFunctionDef, ast.Lambda, ast.With, ast.Try, ast.TryStar),
     *(ast.Global, ast.Nonlocal, ast.Delete, ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr),
@@ -36,6 +40,7 @@ _LITERALS = (
     *(ast.expr_context,),
 )
 _ASSEMBLER = "inline_asm_elementwise"
+"""The function of Triton that takes inline assembler."""
 _DECORATORS = {"triton": "triton", "jit": "triton.jit"}
 """The dotted names that the names in decorators must stand for."""
 _ENCODING = re.compile(r"\A(?:[^\n]*\n)?[ \t\f]*#.*?coding[:=][ \t]*(?!utf-?8\b)[-\w.]+", re.I)
@@ -47,11 +52,7 @@ class ModuleError(ValueError):
 
 
 def findings(source: str) -> frozenset[str]:
-    """Return what a module contains that no variant may add, each in a few words.
-
-    Raises:
-        ModuleError: it cannot be parsed.
-    """
+    """Return what a module contains that no variant may add, each in a few words."""
     try:
         module = ast.parse(source)
     except NOT_PYTHON as error:

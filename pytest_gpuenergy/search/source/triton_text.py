@@ -57,17 +57,17 @@ def certain_names(module: ast.Module) -> dict[str, str]:
     return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}
 
 
-def path_of(node: ast.expr, names: Mapping[str, str]) -> str:
+def dotted_name(node: ast.expr, names: Mapping[str, str]) -> str:
     """Return the dotted name that an expression reaches through imports; empty for others."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
-        before = path_of(node.value, names)
+        before = dotted_name(node.value, names)
         return f"{before}.{node.attr}" if before else ""
     return ""
 
 
-def chooser_of(source: str, entry: str) -> str:
+def choosing_decorator(source: str, entry: str) -> str:
     """Return the decorator of a function that chooses constants at its launch; empty if none.
 
     ``triton.autotune`` and ``triton.heuristics`` do so.
@@ -77,7 +77,7 @@ def chooser_of(source: str, entry: str) -> str:
         if module is not None and isinstance(node, ast.FunctionDef) and node.name == entry:
             for decorator in node.decorator_list:
                 named = decorator.func if isinstance(decorator, ast.Call) else decorator
-                last = path_of(named, dict(imported(module.body))).rpartition(".")[2]
+                last = dotted_name(named, dict(imported(module.body))).rpartition(".")[2]
                 if last in _CHOOSERS:
                     return last
     return ""
@@ -116,7 +116,7 @@ class TritonText:
         if not isinstance(node, ast.FunctionDef):
             return None
         text = cls(source.encode(), module, node)
-        decorators = [path_of(decorator, text._names) for decorator in node.decorator_list]
+        decorators = [dotted_name(decorator, text._names) for decorator in node.decorator_list]
         return text if text.language and decorators == ["triton.jit"] else None
 
     @cached_property
@@ -209,12 +209,12 @@ class TritonText:
 
     def called(self, node: ast.expr) -> str:
         """Return the function of Triton's language that a call names; empty for anything else."""
-        path = path_of(node.func, self._names) if isinstance(node, ast.Call) else ""
+        path = dotted_name(node.func, self._names) if isinstance(node, ast.Call) else ""
         module, _, name = path.rpartition(".")
         known = module == LANGUAGE or path in ("triton.cdiv", "triton.next_power_of_2")
         return name if known else ""
 
-    def axis_of(self, call: ast.Call) -> ast.expr | None:
+    def program_axis(self, call: ast.Call) -> ast.expr | None:
         """Return the axis of a call such as ``tl.program_id(0)`` or ``tl.program_id(axis=0)``."""
         match call:
             case ast.Call(args=[axis], keywords=[]):

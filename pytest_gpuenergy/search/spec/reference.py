@@ -159,13 +159,7 @@ class ReferenceExpressions:
 class BaselineOutputs:
     """Computes outputs by running the baseline in the device's worker process.
 
-    The baseline runs once for each set of inputs; its outputs are kept in this process.
-
-    Args:
-        device: the device that runs the baseline.
-        kernel: the baseline.
-        io: the arguments of the baseline.
-        known: the outputs that it has computed so far; new ones are added.
+    The baseline runs once for each set of inputs; its outputs are kept in ``known``.
     """
 
     def __init__(

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 
 from pytest_gpuenergy.kernels import argument_names, argument_text, check_source, is_entry
-from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, chooser_of
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, choosing_decorator
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
-from pytest_gpuenergy.search.spec.spec_workload import block_names, scalar_of
-from pytest_gpuenergy.search.spec.tensors import check_constant, inline_data, layout_of
+from pytest_gpuenergy.search.spec.spec_workload import block_names, evaluated_scalar
+from pytest_gpuenergy.search.spec.tensors import check_constant, inline_data, tensor_layout
 from pytest_gpuenergy.support import FormError, InputError, shown
 from pytest_gpuenergy.workloads import is_floating, is_known, largest, least, stored_as
 
@@ -42,7 +42,7 @@ def check_spec(spec: KernelSpec) -> None:
     check_source(spec.source)
     if not (is_entry(spec.entry) if spec.language == "cuda" else spec.entry.isidentifier()):
         raise FormError(f"its entry {shown(spec.entry)} is not the name of a function")
-    if spec.language == "triton" and (chooser := chooser_of(spec.source, spec.entry)):
+    if spec.language == "triton" and (chooser := choosing_decorator(spec.source, spec.entry)):
         raise FormError(
             f"its entry {spec.entry} is decorated with triton.{chooser}, which chooses constants "
             "at each launch: remove it, and state them in launch (constants, num_warps, "
@@ -182,12 +182,7 @@ def _check_reference(spec: KernelSpec) -> None:
 
 
 def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
-    """Check everything that depends on the sizes.
-
-    Raises:
-        FormError: something is wrong; the message is a clause.
-        InputError: an expression cannot be computed.
-    """
+    """Check everything that depends on the sizes."""
     launch = spec.launch
     names = {**sizes, **launch.constants}
     threads = block_names(launch.block)
@@ -206,7 +201,7 @@ def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
         if found < smallest:
             raise FormError(f"{what} is {found} instead of a number from {smallest}")
     for tensor in spec.tensors:
-        layout = layout_of(tensor, names)
+        layout = tensor_layout(tensor, names)
         elements = max(layout.span, math.prod(layout.shape))
         if elements * stored_as(tensor.dtype).itemsize > _MAX_TENSOR_BYTES:
             raise FormError(f"tensor {tensor.name} takes more than 64 GiB")
@@ -215,4 +210,4 @@ def check_with(spec: KernelSpec, sizes: Mapping[str, int]) -> None:
         elif tensor.is_read:
             check_constant(tensor, layout.shape)
     for scalar in spec.scalars:
-        scalar_of(scalar, names)
+        evaluated_scalar(scalar, names)

@@ -141,15 +141,8 @@ _MAX_SOURCE_BYTES = 4 << 20
 def _with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
     """Return the spec with the text in ``source``, and the entry's name in that text.
 
-    Args:
-        spec: the spec, with either ``source`` or ``file``.
-        path: the path of the spec.
-        sources: the checkout that the spec may need; by default `_SOURCES` beside the spec.
-
-    Raises:
-        FormError: the file cannot be used; the message is a clause.
-        InputError: the file cannot be read.
-        UnavailableError: a kernel is to be taken out of it, and tree-sitter is not installed.
+    It may need a checkout, which by default is `_SOURCES` beside the spec. What is wrong with the
+    file is a `FormError`; it is an `InputError` if it cannot be read.
     """
     if not spec.file:
         if spec.extract or spec.checkout is not None:
@@ -174,7 +167,7 @@ def _with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> K
         found = extract(inner, spec.entry, _reader(root, inner), spec.launch.constants)
         source, entry, texts = found.source, found.entry, list(found.files.values())
     else:
-        source, entry = _text_of(root, inner), spec.entry
+        source, entry = _text_within(root, inner), spec.entry
         texts = [source]
     digest = hashlib.sha256("".join(texts).encode()).hexdigest()
     if spec.checkout is not None and spec.checkout.sha256 not in ("", digest):
@@ -193,16 +186,16 @@ def _reader(root: Path, file: PurePosixPath) -> Read:
 
     def read(path: PurePosixPath) -> str | None:
         if path == file:
-            return _text_of(root, path)
+            return _text_within(root, path)
         try:
-            return _text_of(root, path) if is_file(root / path) else None
+            return _text_within(root, path) if is_file(root / path) else None
         except FormError:
             return None  # an include of the host, for all that is known
 
     return read
 
 
-def _text_of(root: Path, inner: PurePosixPath) -> str:
+def _text_within(root: Path, inner: PurePosixPath) -> str:
     """Return the text of a file in a folder or below, without symbolic links."""
     path = root / inner
     try:

@@ -11,7 +11,7 @@ from pytest_gpuenergy.record import Peaks
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, ScalarSpec, TensorSpec
 from pytest_gpuenergy.search.spec.reference import ReferenceExpressions
 from pytest_gpuenergy.search.spec.sizes import evaluate
-from pytest_gpuenergy.search.spec.tensors import fixed_input, layout_of
+from pytest_gpuenergy.search.spec.tensors import fixed_input, tensor_layout
 from pytest_gpuenergy.workloads import (
     Array,
     Contract,
@@ -70,15 +70,15 @@ def workload_of(
             kernel then have rounding errors, so the bound is doubled.
     """
     names = {**sizes, **spec.launch.constants}
-    layouts = {tensor.name: layout_of(tensor, names) for tensor in spec.tensors}
-    scalars = tuple(scalar_of(scalar, names) for scalar in spec.scalars)
+    layouts = {tensor.name: tensor_layout(tensor, names) for tensor in spec.tensors}
+    scalars = tuple(evaluated_scalar(scalar, names) for scalar in spec.scalars)
     if compute is None:
         by_name = {scalar.name: scalar.value for scalar in scalars}
         compute = ReferenceExpressions(spec.reference, {**names, **by_name}, layouts)
     length = evaluate(spec.reduction_length, names)
     low_precision = any(is_floating(t.dtype) and t.dtype != "float32" for t in spec.tensors)
     return SpecWorkload(
-        name=name_of(spec, sizes),
+        name=sized_name(spec, sizes),
         contract=tuple(
             Tensor(
                 tensor.name,
@@ -111,7 +111,7 @@ def workload_of(
     )
 
 
-def name_of(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
+def sized_name(spec: KernelSpec, sizes: Mapping[str, int]) -> str:
     """Return the name of the workload with these sizes, such as ``softmax-ROWS64-COLUMNS1000``."""
     parts = "-".join(f"{name}{value}" for name, value in sizes.items())
     if len(spec.name) + len(parts) >= _MAX_NAME_LENGTH:
@@ -125,7 +125,7 @@ def block_names(block: tuple[int, ...]) -> dict[str, int]:
     return {name: threads or 1 for name, threads in zip_longest(names, block)}
 
 
-def scalar_of(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
+def evaluated_scalar(scalar: ScalarSpec, names: Mapping[str, object]) -> Scalar:
     """Return a scalar with these sizes and constants.
 
     Raises:

@@ -17,7 +17,7 @@ from pytest_gpuenergy.kernels import (
 from pytest_gpuenergy.search.spec.kernel_spec import Constant, KernelSpec, State
 from pytest_gpuenergy.search.spec.sizes import Size, ceil_div, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
-from pytest_gpuenergy.search.spec.tensors import layout_of
+from pytest_gpuenergy.search.spec.tensors import tensor_layout
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import stored_as
 
@@ -46,7 +46,7 @@ def kernel_of(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKe
         raise KernelFault("constraints", str(error)) from None
 
 
-def refusal_of(spec: KernelSpec, device: Device) -> str | None:
+def device_refusal(spec: KernelSpec, device: Device) -> str | None:
     """Return the reason why a device cannot run a spec's kernels, as a sentence; None if it can."""
     try:
         return device.refusal(_kernel(spec, spec.baseline, spec.sizes[0]))
@@ -82,7 +82,7 @@ def _kernel(spec: KernelSpec, state: State, sizes: Mapping[str, int]) -> AnyKern
     )
     launches = []
     for tensor in cleared:
-        layout = layout_of(tensor, {**sizes, **spec.launch.constants})
+        layout = tensor_layout(tensor, {**sizes, **spec.launch.constants})
         count = layout.span * stored_as(tensor.dtype).itemsize
         blocks = (ceil_div(count, _CLEAR_THREADS), 1, 1)
         launches.append(

@@ -77,7 +77,7 @@ class Layout:
         return found
 
 
-def layout_of(tensor: TensorSpec, names: Mapping[str, object]) -> Layout:
+def tensor_layout(tensor: TensorSpec, names: Mapping[str, object]) -> Layout:
     """Return the layout of a tensor with these sizes and constants.
 
     Raises:
@@ -150,11 +150,7 @@ def fixed_input(tensor: TensorSpec, shape: tuple[int, ...]) -> Array | None:
 
 
 def check_constant(tensor: TensorSpec, shape: tuple[int, ...]) -> None:
-    """Check that the dtype can represent the values of ``full`` and ``arange``.
-
-    Raises:
-        FormError: the dtype cannot represent a value.
-    """
+    """Check that the dtype can represent the values of ``full`` and ``arange``."""
     values = {"full": tensor.value, "arange": float(math.prod(shape) - 1)}
     value = values.get(tensor.init, 0.0)
     whole = is_floating(tensor.dtype) or value.is_integer()
@@ -169,9 +165,6 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     """Decode the ``data`` of an input: a nested list, or base64 of zlib-compressed bytes.
 
     The bytes are the elements in row-major order, little-endian; a bfloat16 is given by its bits.
-
-    Raises:
-        FormError: the data does not fit the shape and dtype, or is damaged.
     """
     if isinstance(tensor.data, str):
         return _unpacked(tensor, shape)

@@ -71,7 +71,7 @@ class Incumbent(NamedTuple):
     cost: float
 
 
-def incumbent_of(costs: Mapping[str, float | None]) -> Incumbent | None:
+def best_evaluated(costs: Mapping[str, float | None]) -> Incumbent | None:
     """Return the best of the evaluated states, given in the order of their proposals."""
     evaluated = [(cost, place, state) for place, (state, cost) in enumerate(costs.items()) if cost]
     if not evaluated:

@@ -13,7 +13,7 @@ from pytest_gpuenergy.search.strategy.action_space import (
     Incumbent,
     Proposal,
     Space,
-    incumbent_of,
+    best_evaluated,
 )
 from pytest_gpuenergy.search.strategy.graph import GraphEdge, GraphNode, SearchGraph
 from pytest_gpuenergy.search.strategy.search_parameters import SearchParameters
@@ -63,7 +63,7 @@ class GraphStrategy:
     @property
     def incumbent(self) -> Incumbent | None:
         """The best state so far; None before the root has succeeded."""
-        return incumbent_of({state: node.cost for state, node in self.graph.nodes.items()})
+        return best_evaluated({state: node.cost for state, node in self.graph.nodes.items()})
 
     def foreseen(self, actions: Callable[[str], Sequence[Action]], count: int) -> list[Proposal]:
         """Return what would be proposed next if no result came; this changes nothing.

@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.strategy.action_space import (
     Incumbent,
     Proposal,
     Space,
-    incumbent_of,
+    best_evaluated,
 )
 
 
@@ -35,7 +35,7 @@ class _Remembering:
     @property
     def incumbent(self) -> Incumbent | None:
         """The best state so far; the first one among equals."""
-        return incumbent_of(self._costs)
+        return best_evaluated(self._costs)
 
     def learn(self, proposal: Proposal, cost: float | None) -> None:
         """Remember the cost."""

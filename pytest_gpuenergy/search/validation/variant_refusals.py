@@ -46,11 +46,7 @@ def check_text(state: State, spec: KernelSpec) -> None:
 
 
 def check_variables(bytes_found: int, bytes_allowed: int) -> None:
-    """Check the variables in the machine code, because the text is not parsed as C++.
-
-    Raises:
-        KernelFault: there are more bytes of variables than in the baseline's machine code.
-    """
+    """Refuse variables in machine code that the baseline does not have."""
     if bytes_found > bytes_allowed:
         raise KernelFault(
             "constraints",
@@ -60,11 +56,7 @@ def check_variables(bytes_found: int, bytes_allowed: int) -> None:
 
 
 def check_plausible(time_ms: float, floor_ms: float, gpu: str) -> None:
-    """Check that a launch is not faster than the card's peaks allow.
-
-    Raises:
-        KernelFault: the launch is faster.
-    """
+    """Refuse a launch that is faster than the card's peaks allow."""
     if time_ms < floor_ms:
         raise KernelFault(
             "correctness",

@@ -18,7 +18,7 @@ from pytest_gpuenergy.emulator import (
     PROFILES,
     Demand,
     Traffic,
-    demand_of,
+    kernel_demand,
     resident_blocks,
 )
 from pytest_gpuenergy.kernels import Kernel, Launch, RecordedFigures
@@ -56,16 +56,16 @@ def recorded(time_ms: float, power_w: float, gpu: str = H200.name, limit: float 
 
 
 def test_recorded_figures_of_this_gpu_under_the_highest_limit_win():
-    demand = demand_of(recorded(0.0194, 419.0), WORK, None, H200)
+    demand = kernel_demand(recorded(0.0194, 419.0), WORK, None, H200)
     assert (demand.time_s, demand.power_w) == (pytest.approx(19.4e-6), 419.0)
     assert 0 < demand.memory_time < 1
     low = recorded(0.03, 250.0, limit=300).recorded
     both = replace(kernel(), recorded=low + recorded(0.0194, 419.0).recorded)
-    assert demand_of(both, WORK, None, H200).power_w == 419.0
+    assert kernel_demand(both, WORK, None, H200).power_w == 419.0
     other = recorded(5.0, 419.0, gpu="NVIDIA A30")
-    assert demand_of(other, WORK, [BUSY], H200) == demand_of(kernel(), WORK, [BUSY], H200)
+    assert kernel_demand(other, WORK, [BUSY], H200) == kernel_demand(kernel(), WORK, [BUSY], H200)
     with pytest.raises(ValueError, match="needs its traffic"):
-        demand_of(kernel(), WORK, None, H200)
+        kernel_demand(kernel(), WORK, None, H200)
 
 
 def traffics() -> st.SearchStrategy[Traffic]:
@@ -86,7 +86,7 @@ WORKS = st.builds(Work, st.integers(0, 10**13), st.integers(0, 10**10))
 
 @given(GPUS, BLOCKS, THREADS, traffics(), st.one_of(st.none(), WORKS))
 def test_the_model_stays_physical(gpu, blocks, threads, traffic, work):
-    demand = demand_of(kernel(blocks, threads), work, [traffic], gpu)
+    demand = kernel_demand(kernel(blocks, threads), work, [traffic], gpu)
     flops = work.flops if work else 0
     assert demand.time_s >= flops / (gpu.fp32_tflops * 1e12)
     assert gpu.idle_w <= demand.power_w <= gpu.default_limit_w
@@ -110,7 +110,7 @@ def test_more_of_anything_takes_no_less_time_and_energy(
     limit = {"static_shared_bytes": 48_000.0}.get(what, math.inf)
     more = replace(traffic, **{what: min(limit, getattr(traffic, what) * times)})
     here = kernel(blocks, threads)
-    before, after = (demand_of(here, work, [t], gpu) for t in (traffic, more))
+    before, after = (kernel_demand(here, work, [t], gpu) for t in (traffic, more))
     assert after.time_s >= before.time_s * (1 - 1e-9)
     assert after.time_s * after.power_w >= before.time_s * before.power_w * (1 - 1e-9)
 
@@ -119,7 +119,7 @@ def test_more_of_anything_takes_no_less_time_and_energy(
 def test_more_blocks_of_the_same_work_are_not_faster(gpu, blocks, threads, traffic, work, added):
     each = work.flops // blocks
     few, many = (
-        demand_of(kernel(n, threads), Work(each * n, work.bytes_moved), [traffic], gpu).time_s
+        kernel_demand(kernel(n, threads), Work(each * n, work.bytes_moved), [traffic], gpu).time_s
         for n in (blocks, blocks + added)
     )
     assert many >= few * (1 - 1e-12)
@@ -129,15 +129,15 @@ def test_one_block_more_than_a_wave_takes_longer():
     # It has a multiprocessor for itself, so it takes as long as its share of the others' wave.
     full = kernel(blocks=2 * H200.sm_count, threads=256)
     over = kernel(blocks=2 * H200.sm_count + 1, threads=256)
-    times = [demand_of(k, Work(10**11, 0), [QUIET], H200).time_s for k in (full, over)]
+    times = [kernel_demand(k, Work(10**11, 0), [QUIET], H200).time_s for k in (full, over)]
     assert 1.3 < times[1] / times[0] < 2.0
 
 
 def test_few_resident_threads_and_parts_of_a_warp_are_slow():
     kernels = kernel(13200, 256), kernel(13200, 32, shared=200_000), kernel(13200, 33)
-    times = [demand_of(k, Work(10**11, 0), [QUIET], H200).time_s for k in kernels]
+    times = [kernel_demand(k, Work(10**11, 0), [QUIET], H200).time_s for k in kernels]
     assert times[1] > 2 * times[0]
-    assert times[2] > 1.5 * demand_of(kernel(13200, 64), Work(10**11, 0), [QUIET], H200).time_s
+    assert times[2] > 1.5 * kernel_demand(kernel(13200, 64), Work(10**11, 0), [QUIET], H200).time_s
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_few_resident_threads_and_parts_of_a_warp_are_slow():
 )
 def test_traffic_takes_time_and_power(field):
     work = Work(10**6, 10**6)
-    little = demand_of(kernel(), work, [QUIET], H200)
-    much = demand_of(kernel(), work, [replace(QUIET, **{field: 5e5})], H200)
+    little = kernel_demand(kernel(), work, [QUIET], H200)
+    much = kernel_demand(kernel(), work, [replace(QUIET, **{field: 5e5})], H200)
     assert much.time_s > 2 * little.time_s
     if field in ("global_loads", "l2_sectors", "shared_accesses"):
         assert much.power_w > little.power_w + 10
@@ -164,14 +164,14 @@ LOADS = replace(BUSY, global_loads=1600.0)
     ],
 )
 def test_what_a_warp_waits_for_takes_time(before, after, times):
-    short_s, long_s = (demand_of(kernel(), WORK, [t], H200).time_s for t in (before, after))
+    short_s, long_s = (kernel_demand(kernel(), WORK, [t], H200).time_s for t in (before, after))
     assert long_s > times * short_s
 
 
 def test_sums_that_the_registers_do_not_hold_take_time_and_power():
     work = Work(10**10, 10**6)
     held, spilled = (
-        demand_of(kernel(), work, [replace(BUSY, private_words=words)], H200)
+        kernel_demand(kernel(), work, [replace(BUSY, private_words=words)], H200)
         for words in (64.0, 1024.0)
     )
     assert spilled.time_s > 2 * held.time_s
@@ -194,14 +194,14 @@ def test_a_stream_larger_than_the_l2_is_bound_by_the_memory():
         global_sectors=32 * vectors,
         l2_sectors=32 * vectors,
     )
-    demand = demand_of(kernel(blocks, 1024), Work(0, size), [copy], H200)
+    demand = kernel_demand(kernel(blocks, 1024), Work(0, size), [copy], H200)
     assert demand.time_s == pytest.approx(size / 4.8e12 / 0.9, rel=0.05)
     assert demand.memory_power > 0.3
 
 
 def test_several_launches_take_their_sum():
-    one = demand_of(kernel(), WORK, [BUSY], H200)
-    two = demand_of(
+    one = kernel_demand(kernel(), WORK, [BUSY], H200)
+    two = kernel_demand(
         kernel(launches=2), Work(2 * WORK.flops, 2 * WORK.bytes_moved), [BUSY, BUSY], H200
     )
     assert two.time_s == pytest.approx(2 * one.time_s)
@@ -217,7 +217,7 @@ def test_workspaces_larger_than_the_l2_pass_through_the_memory():
         sectors = size / 32 / 10_000
         written = Traffic(global_stores=sectors / 4, global_sectors=sectors, l2_sectors=sectors)
         read = Traffic(global_loads=sectors / 4, global_sectors=sectors, l2_sectors=sectors)
-        return demand_of(split, Work(10**6, 10**6), [written, read], H200)
+        return kernel_demand(split, Work(10**6, 10**6), [written, read], H200)
 
     small, large = 10_000_000, 10_000_000_000
     assert run(small).memory_power == 0
@@ -226,8 +226,8 @@ def test_workspaces_larger_than_the_l2_pass_through_the_memory():
 
 
 def test_without_a_workload_reads_stand_for_its_flops():
-    demand = demand_of(kernel(), None, [replace(BUSY, shared_read_bytes=4e6)], H200)
-    assert demand.time_s > demand_of(kernel(), None, [BUSY], H200).time_s
+    demand = kernel_demand(kernel(), None, [replace(BUSY, shared_read_bytes=4e6)], H200)
+    assert demand.time_s > kernel_demand(kernel(), None, [BUSY], H200).time_s
 
 
 def test_a_block_that_fits_nowhere_is_a_fault():
@@ -302,7 +302,7 @@ def test_a_histogram_gains_most_by_a_copy_in_shared_memory(small_kernel, runner)
         kernel, arenas = small_kernel(VALUE + body, block=1024, grid=256)
         profiles = runner.check_races(kernel, arenas, {}, timeout_s=20.0)
         traffic = [profile.traffic for profile in profiles]
-        return demand_of(kernel, Work(0, 1 << 20), traffic, H100).time_s
+        return kernel_demand(kernel, Work(0, 1 << 20), traffic, H100).time_s
 
     # bench/search/kernels/histogram took 77 us on an H100, 30 times as long as its best variant.
     shared = "atomicAdd(&n[v], 1);"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_gpuenergy.emulator.translation.ptx.instructions import Instruction
-from pytest_gpuenergy.emulator.translation.ptx.operands import HOST, Names, elements
+from pytest_gpuenergy.emulator.translation.ptx.ptx_operands import HOST, Names, elements
 
 _WHOLE = r"[us](?:16|32|64)"
 _BITS = r"b(?:16|32|64)"

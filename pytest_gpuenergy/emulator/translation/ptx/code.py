@@ -15,18 +15,14 @@ from pytest_gpuenergy.emulator.translation.ptx.instructions import (
 )
 from pytest_gpuenergy.emulator.translation.ptx.matrices import matrix_code
 from pytest_gpuenergy.emulator.translation.ptx.memory_access import memory_code
-from pytest_gpuenergy.emulator.translation.ptx.operands import BITS, HOST, Names
+from pytest_gpuenergy.emulator.translation.ptx.ptx_operands import BITS, HOST, Names
 from pytest_gpuenergy.emulator.translation.ptx.statements import Statement, UnsupportedError
 
 _HINT = ".L2::cache_hint"
 
 
 def statement_code(statement: Statement) -> str:
-    """Return an expression of type void that does what the statement does.
-
-    Raises:
-        UnsupportedError: the emulated GPU cannot run the statement.
-    """
+    """Return an expression of type void that does what the statement does."""
     operands = statement.operands
     names = Names(operands)
     parts = list(parsed(statement.template))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from pytest_gpuenergy.emulator.translation.ptx.instructions import Instruction
-from pytest_gpuenergy.emulator.translation.ptx.operands import HOST, Names
+from pytest_gpuenergy.emulator.translation.ptx.ptx_operands import HOST, Names
 
 # A row has the opcode, the operands and the C++, with two spaces in between; an indented line goes
 # on with the row above. Of an opcode, brackets enclose what may be missing, and `(name=...|...)` is

@@ -74,10 +74,7 @@ Part = RegisterScope | Label | Registers | Instruction
 
 
 def parsed(template: str) -> Iterator[Part]:
-    """Yield the parts of a template in order.
-
-    Args:
-        template: PTX in which operands are ``%0`` and percent signs may be doubled.
+    """Yield the parts of a template, in which ``%0`` is an operand and ``%%`` a percent sign.
 
     Raises:
         UnsupportedError: the template is not understood.

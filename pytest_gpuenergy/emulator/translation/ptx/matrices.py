@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_gpuenergy.emulator.translation.ptx.instructions import Instruction
-from pytest_gpuenergy.emulator.translation.ptx.operands import HOST, Names, elements
+from pytest_gpuenergy.emulator.translation.ptx.ptx_operands import HOST, Names, elements
 
 _MMA = re.compile(
     r"mma\.sync\.aligned\.m(?P<m>16|8)n8k(?P<k>\d+)\.row\.col(?P<saturated>\.satfinite)?"

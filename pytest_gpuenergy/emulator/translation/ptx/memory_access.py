@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_gpuenergy.emulator.translation.ptx.instructions import Instruction
-from pytest_gpuenergy.emulator.translation.ptx.operands import HOST, Names, elements
+from pytest_gpuenergy.emulator.translation.ptx.ptx_operands import HOST, Names, elements
 
 _COPY = re.compile(
     r"cp\.async\.(?P<cache>ca|cg)\.shared(?:::cta)?\.global"

@@ -79,11 +79,7 @@ def shown_template(source: str, position: int) -> str:
 
 
 def statement_at(text: str, macros: MacroStrings) -> Statement:
-    """Return the statement in ``text``, which begins after its keyword.
-
-    Raises:
-        UnsupportedError: the statement is malformed, or nvcc has none of its kind.
-    """
+    """Return the statement in ``text``, which begins after its keyword."""
     sections = list(_sections(text))
     if not sections:
         raise UnsupportedError("asm without instructions")
@@ -182,12 +178,9 @@ class _StringMacro(NamedTuple):
 
 
 class MacroStrings:
-    """The strings and texts that the macros of a text stand for in asm statements.
+    """The strings and texts that the macros of a CUDA text stand for in asm statements.
 
     A macro with several different definitions counts as unknown, since any of them may hold.
-
-    Args:
-        source: the CUDA C++ text.
     """
 
     def __init__(self, source: str) -> None:
@@ -220,11 +213,7 @@ class MacroStrings:
         return macro.body if macro and macro.parameters is None else None
 
     def template(self, tokens: Sequence[CudaToken]) -> str:
-        """Return the text of strings and macros that stand for strings.
-
-        Raises:
-            UnsupportedError: something else is among them.
-        """
+        """Return the text of strings and macros that stand for strings."""
         pieces, k = [], 0
         while k < len(tokens):
             token = tokens[k]

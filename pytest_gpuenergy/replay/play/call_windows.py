@@ -21,7 +21,7 @@ _MOST = 6
 
 
 @dataclass(frozen=True)
-class Window:
+class CallWindow:
     """Calls of a layer that follow one another.
 
     Attributes:
@@ -37,12 +37,12 @@ class Window:
     numbers: Sequence[Sequence[int]]
 
 
-def windows_of(
+def choose_windows(
     ids: Sequence[Mapping[int, str]],
     layers: Sequence[Sequence[tuple[int, int]]],
     calls: Mapping[str, UniqueCall],
     steps: Sequence[int],
-) -> list[Window]:
+) -> list[CallWindow]:
     """Return the windows of each step, those with most GPU time if there are many.
 
     Args:
@@ -62,7 +62,7 @@ def windows_of(
             numbers = [number for number in range(*spans[step]) if step in ids[number]]
             form = tuple(ids[number][step] for number in numbers)
             alike.setdefault(form, []).append(numbers)
-        of_step: list[Window] = []
+        of_step: list[CallWindow] = []
         for form, in_layers in alike.items():
             if len(in_layers) < 2:
                 continue
@@ -72,9 +72,9 @@ def windows_of(
                 if end - begin > 1 and all(call in calls for call in form[begin:end]):
                     numbers_of_each = [numbers[begin:end] for numbers in in_layers]
                     number = len(of_step)
-                    of_step.append(Window(step, number, form[begin:end], numbers_of_each))
+                    of_step.append(CallWindow(step, number, form[begin:end], numbers_of_each))
 
-        def gpu_us(window: Window) -> float:
+        def gpu_us(window: CallWindow) -> float:
             return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
 
         found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST]

@@ -33,8 +33,7 @@ _SUM = re.compile(r"([^+\s]+)\s*(?:\+\s*(.+)|(-\s*\d\w*))?")
 class Names:
     """The operands, registers and labels that an instruction can name at one place of a statement.
 
-    Args:
-        operands: the operands of the asm statement.
+    Whatever the emulated GPU cannot run raises an `UnsupportedError`.
     """
 
     def __init__(self, operands: Sequence[Operand]) -> None:
@@ -47,11 +46,7 @@ class Names:
         self._labels: dict[str, str] = {}
 
     def label(self, labels: Sequence[str]) -> None:
-        """Declare the labels of the statement.
-
-        Raises:
-            UnsupportedError: two labels in different scopes have the same name.
-        """
+        """Declare the labels of the statement."""
         self._labels = {label: f"cuhost_l{k}" for k, label in enumerate(labels)}
         if len(self._labels) < len(labels):
             raise UnsupportedError("asm with two labels of the same name")
@@ -62,11 +57,7 @@ class Names:
         return f"__label__ {', '.join(self._labels.values())};" if self._labels else ""
 
     def jump(self, label: str) -> str:
-        """Return the name of a label in C++.
-
-        Raises:
-            UnsupportedError: the statement has no label of that name.
-        """
+        """Return the name of a label in C++."""
         if label not in self._labels:
             raise UnsupportedError(f"asm with a branch to {label}, which it does not have")
         return self._labels[label]
@@ -76,11 +67,7 @@ class Names:
         self._scopes.append({})
 
     def close(self) -> None:
-        """End the innermost scope of registers.
-
-        Raises:
-            UnsupportedError: no scope is open.
-        """
+        """End the innermost scope of registers."""
         if len(self._scopes) == 1:
             raise UnsupportedError("asm with a brace that nothing opens")
         self._scopes.pop()
@@ -102,11 +89,7 @@ class Names:
         return " ".join(made)
 
     def register(self, text: str) -> tuple[str, int]:
-        """Return the variable of a register or operand, and its bits; a predicate has 1.
-
-        Raises:
-            UnsupportedError: there is no register of that name.
-        """
+        """Return the variable of a register or operand, and its bits; a predicate has 1."""
         if _OPERAND.fullmatch(text):
             return f"cuhost_r{text[1:]}", BITS[self._operand(text).constraint]
         for scope in reversed(self._scopes):
@@ -123,11 +106,7 @@ class Names:
         return self.register(text)[0]
 
     def place(self, text: str) -> str:
-        """Return the address of the variable of an output of the asm statement.
-
-        Raises:
-            UnsupportedError: the text names no output, or one that does not have 32 bits.
-        """
+        """Return the address of the variable of an output of the asm statement, of 32 bits."""
         if not _OPERAND.fullmatch(text) or BITS[self._operand(text).constraint] != 32:
             raise UnsupportedError(
                 f"asm with {text.replace('?', '%')} as an accumulator, but no operand"
@@ -152,11 +131,7 @@ class Names:
         )
 
     def require_bits(self, *texts: str) -> None:
-        """Refuse registers of floating-point numbers where ptxas refuses them.
-
-        Raises:
-            UnsupportedError: an operand is a register of type f32 or f64.
-        """
+        """Refuse registers of floating-point numbers where ptxas refuses them."""
         for text in texts:
             named = _OPERAND.fullmatch(text) or any(text in scope for scope in self._scopes)
             if named and self.register(text)[0] in self._reals:
@@ -170,12 +145,7 @@ class Names:
         return self._operands[number]
 
     def value(self, text: str, kind: str = _ANY) -> str:
-        """Return the bits of an operand of a type such as ``f32``, which a literal takes.
-
-        Raises:
-            UnsupportedError: the operand is neither a register with enough bits nor a number nor a
-                special register.
-        """
+        """Return the bits of an operand of a type such as ``f32``, which a literal takes."""
         if special := _SPECIAL.fullmatch(text):
             name = f"{special[1]}<'{special[2]}'>" if special[1] else special[3]
             return f"{HOST}{name}()"

@@ -1,0 +1,358 @@
+"""Which calls of a model successive launches make, and on which tensors.
+
+Imports PyTorch: import this module only where it is needed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import accumulate, cycle
+from pathlib import Path
+from statistics import fmean, median
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+import msgspec
+import torch
+from torch.profiler import record_function
+
+from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
+from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
+from pytest_gpuenergy.replay.play.call_windows import CallWindow
+from pytest_gpuenergy.replay.play.replay_plan import (
+    Cache,
+)
+from pytest_gpuenergy.replay.profile.capture import (
+    CallRecorder,
+    ChainRecorder,
+    LiveCall,
+    LiveChain,
+    copied_tensor,
+)
+from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
+from pytest_gpuenergy.replay.profile.programs import TorchProgram, told_of_capture
+from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
+from pytest_gpuenergy.replay.ranks import Ranks
+
+_GAP_CYCLES = 36_000
+"""The duration of a gap in cycles, which take about 20 µs."""
+
+
+_MAX_COPIES = 256
+"""The largest number of copies of a tensor."""
+
+
+_COLD_FACTOR = 3
+"""The reuse distance, in sizes of the L2 cache, at which a tensor has left the cache."""
+
+
+_PROFILED = 24
+"""How often each call is profiled alone."""
+
+
+Replayed = TypeVar("Replayed", LiveCall, LiveChain)
+"""What takes tensors and can be made again."""
+
+
+@dataclass(frozen=True)
+class CallTurns:
+    """The calls that successive launches make in rotation.
+
+    Attributes:
+        calls: The calls to make in turn.
+        outputs: The number of latest results that stay in memory, so that the next result is
+            written elsewhere.
+        gaps: The number of gaps after each call.
+    """
+
+    calls: Sequence[Callable[[], object]]
+    outputs: int = 1
+    gaps: int = 0
+
+    def rotating(self) -> Callable[[], object]:
+        """Return a function that makes the next call each time, on any thread."""
+        following = cycle(self.calls)
+        held: deque[object] = deque(maxlen=self.outputs - 1)
+
+        def function() -> object:
+            with torch.inference_mode():
+                returned = next(following)()
+                for _ in range(self.gaps):
+                    gap()
+            held.append(returned)
+            return returned
+
+        return function
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The calls of a model that are kept to be made again.
+
+    Attributes:
+        kept: The kept calls, by number.
+        forms: The forms of all calls, by number.
+        reuse: By the key of a form, how each call of this form used memory; see `CallRecorder`.
+        reuse_of_each: The same by the number of the call.
+        layers: For each layer, the numbers of its first call and of the one after its last call,
+            each time that it is run.
+        of_graph: Whether these are calls that the model makes only while a CUDA graph is captured.
+    """
+
+    kept: Mapping[int, LiveCall]
+    forms: Sequence[CallForm]
+    reuse: Mapping[bytes, Sequence[tuple[Reuse, ...]]]
+    reuse_of_each: Sequence[tuple[Reuse, ...]]
+    layers: Sequence[Sequence[tuple[int, int]]]
+    of_graph: bool = False
+
+    def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
+        """Return whether the model now makes another call in the place of this one."""
+        key = _form_key(call)
+        keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
+        return keys != [key] * len(turns) or key not in self.reuse
+
+    def median_reuse(self, call: UniqueCall) -> list[Reuse]:
+        """Return the reuse of each tensor, with its median distance in all calls of this form."""
+        return [
+            Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
+            for group in zip(*self.reuse[_form_key(call)], strict=True)
+        ]
+
+    def ids(self, calls: Sequence[UniqueCall]) -> list[dict[int, str]]:
+        """Return the ids of the unique calls that each call may be, by the step that makes it."""
+        by_form: dict[bytes, dict[int, str]] = {}
+        for call in sorted(calls, key=lambda one: one.total_us):
+            of_form = by_form.setdefault(_form_key(call), {})
+            of_form |= dict.fromkeys(call.in_graph.steps, call.id)
+        return [by_form.get(_form_key(form), {}) for form in self.forms]
+
+
+def _form_key(form: CallForm | UniqueCall) -> bytes:
+    return msgspec.json.encode([form.operator, form.arguments], order="deterministic")
+
+
+def capture_calls(
+    program: TorchProgram, inputs: Any, numbers: Sequence[int], steps: int, limit_bytes: int
+) -> Captured:
+    """Run a program to keep some of its calls.
+
+    It runs once to warm up, as in the profile; once to follow the use of memory; and once to keep
+    the calls.
+    """
+    program.run(inputs, steps)
+    # A run of its own, because kept calls hold memory that the model would use again.
+    watched = CallRecorder(program.modules, memory=ReuseStack(limit_bytes))
+    layers: list[list[tuple[int, int]]] = [[] for _ in program.layers]
+    with watched, ExitStack() as stack:
+        for layer, spans in zip(program.layers, layers, strict=True):
+
+            def enter(*_: Any, spans: list[tuple[int, int]] = spans) -> None:
+                spans.append((len(watched.forms), 0))
+
+            def leave(*_: Any, spans: list[tuple[int, int]] = spans) -> None:
+                spans[-1] = (spans[-1][0], len(watched.forms))
+
+            stack.callback(layer.register_forward_pre_hook(enter).remove)
+            stack.callback(layer.register_forward_hook(leave).remove)
+        program.run(inputs, steps)
+    recorder = CallRecorder(program.modules, numbers)
+    with recorder:
+        program.run(inputs, steps)
+    reuse: dict[bytes, list[tuple[Reuse, ...]]] = {}
+    for form, used in zip(watched.forms, watched.reuse, strict=True):
+        reuse.setdefault(_form_key(form), []).append(used)
+    return Captured(recorder.kept, recorder.forms, reuse, watched.reuse, layers)
+
+
+def call_turns(
+    own: Sequence[Replayed], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
+) -> CallTurns:
+    """Return the turns that replay a call.
+
+    ``own`` has a call or chain for each set of parameters, and ``reuse`` belongs to the tensors
+    that the call takes, and then to those that it returns. With a ``model`` cache, the parameters
+    of each layer take turns, and there are as many copies of each other tensor as it takes to have
+    the reuse distance of the model; a ``hot`` one has one set of tensors; a ``cold`` one so many
+    copies that none stays in the cache, which a tensor has left at a reuse distance of
+    ``limit_bytes``.
+    """
+    first = own[0]
+    if cache == "hot":
+        return CallTurns([first])
+    if cache == "cold":
+        reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
+    tensors = first.tensors
+    numbers = copies(reuse, _MAX_COPIES)
+    sets: list[list[Any]] = []
+    for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
+        found = [tensor]
+        if first.is_parameter(tensor):
+            found = [call.tensors[index] for call in own]
+        sets.append(found + [copied_tensor(tensor) for _ in range(number - len(found))])
+    outputs = max(numbers[len(tensors) :], default=1)
+    count = max([outputs, *map(len, sets)])
+    calls = [
+        first.with_tensors([group[turn % len(group)] for group in sets]) for turn in range(count)
+    ]
+    return CallTurns(calls, outputs)
+
+
+def gap() -> None:
+    """Keep a single thread of the GPU busy for about 20 µs."""
+    torch.cuda._sleep(_GAP_CYCLES)
+
+
+def replayable_turns(
+    calls: Sequence[UniqueCall],
+    program: TorchProgram,
+    inputs: Any,
+    last_step: int,
+    device: str,
+    cache: Cache,
+    ranks: Ranks,
+) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str], Captured]:
+    """Return the turns of each call that launches the same kernels as in the profile.
+
+    Returns:
+        By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
+        other calls, why they cannot be replayed; and the calls of a run as it is for a graph, if
+        there was one, otherwise of another.
+    """
+    limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+    numbers = [number for call in calls for number in call.turns]
+    only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
+    plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
+    of_graph = plain
+    if only_in_graph:
+        with told_of_capture(True):
+            of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
+        of_graph = replace(of_graph, of_graph=True)
+    turns: dict[str, CallTurns] = {}
+    missing = {}
+    for call in calls:
+        own_turns = call.replayed_turns
+        captured = plain if call.turns else of_graph
+        if not own_turns:
+            missing[call.id] = "it was launched outside of PyTorch's operators"
+        elif captured.differs(call, own_turns):
+            missing[call.id] = "the model makes another call in its place now"
+        elif not all(captured.kept[number].is_plain for number in own_turns):
+            missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
+        else:
+            own = [captured.kept[number] for number in own_turns]
+            turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
+    _leave_out(calls, turns, missing, ranks)
+    chosen = [call for call in calls if call.id in turns]
+    found = launched_by([turns[call.id].rotating() for call in chosen], device)
+    durations_us = {}
+    for call, (launched, duration_us) in zip(chosen, found, strict=True):
+        durations_us[call.id] = duration_us
+        if [launch.plan for launch in launched] != [form.plan for form in call.launches]:
+            names = ", ".join(launch.name for launch in launched) or "nothing"
+            missing[call.id] = f"alone it launches {names}"
+            del turns[call.id]
+    _leave_out(calls, turns, missing, ranks)
+    return turns, durations_us, missing, of_graph
+
+
+def window_turns(
+    windows: Sequence[CallWindow],
+    calls: Mapping[str, UniqueCall],
+    program: TorchProgram,
+    inputs: Any,
+    last_step: int,
+    device: str,
+    cache: Cache,
+    captured: Captured,
+) -> list[tuple[CallWindow, CallTurns, float]]:
+    """Return the windows that launch the same kernels as their calls, with turns and GPU time.
+
+    The turns have the parameters of each layer; other tensors are copies of those of one layer.
+    """
+    limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+    numbers = [group for window in windows for group in window.numbers]
+    firsts = [0, *accumulate(len(window.numbers) for window in windows)][:-1]
+    # A layer in the middle, since the first and the last one may take or leave something else.
+    middles = [
+        first + len(window.numbers) // 2 for first, window in zip(firsts, windows, strict=True)
+    ]
+    recorder = ChainRecorder(program.modules, numbers, middles)
+    with told_of_capture(captured.of_graph), recorder:
+        program.run(inputs, last_step + 1)
+    found: list[tuple[CallWindow, CallTurns]] = []
+    for window, first, middle in zip(windows, firsts, middles, strict=True):
+        model = recorder.chains.get(middle)
+        if model is None or not model.is_plain:
+            continue
+        alike = [middle] + [
+            other
+            for other in range(first, first + len(window.numbers))
+            if other != middle and other in recorder.chains
+            if recorder.chains[other].form == model.form
+        ]
+        places = zip(*(recorder.reuse_of[other] for other in alike), strict=True)
+        reuse = [
+            Reuse(
+                captured.reuse_of_each[group[0][0]][group[0][1]].size_bytes,
+                int(median(captured.reuse_of_each[n][at].distance_bytes for n, at in group)),
+            )
+            for group in places
+        ]
+        chains = [recorder.chains[other] for other in alike]
+        found.append((window, call_turns(chains, reuse, cache, limit_bytes)))
+    if not found:
+        return []
+    launched = launched_by([turns.rotating() for _, turns in found], device)
+    return [
+        (window, turns, gpu_us)
+        for (window, turns), (forms, gpu_us) in zip(found, launched, strict=True)
+        if [launch.plan for launch in forms]
+        == [form.plan for call in window.calls for form in calls[call].launches]
+    ]
+
+
+def _leave_out(
+    calls: Sequence[UniqueCall], turns: dict[str, CallTurns], missing: dict[str, str], ranks: Ranks
+) -> None:
+    """Leave out the exchanges that another rank cannot replay."""
+    lacking = {call.replayed_turns[0] for call in calls if call.is_exchange and call.id in missing}
+    elsewhere = set().union(*ranks.gathered(lacking)) - lacking
+    for call in calls:
+        if call.is_exchange and call.replayed_turns[0] in elsewhere:
+            missing[call.id] = "another rank cannot replay it"
+            turns.pop(call.id, None)
+
+
+def launched_by(
+    functions: Sequence[Callable[[], object]], device: str
+) -> list[tuple[list[TraceLaunch], float]]:
+    """Call each function some times under the profiler, as the model was profiled.
+
+    For each, this returns what a call launches, and the mean GPU time of its calls, as the trace of
+    the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
+    """
+    for function in functions:
+        function()
+    settle(device)
+    with profiler_on(device) as profiler:
+        for number in range(_PROFILED * len(functions)):
+            with record_function(f"call {number}"):
+                functions[number // _PROFILED]()
+        settle(device)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json.gz"
+        write_trace(profiler, path)
+        found = launches(read_trace(path))
+    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(functions))]
+    for launch in found:
+        if launch.call is not None:
+            by_call[launch.call].append(launch)
+    groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
+    return [
+        (group[0], fmean(sum(launch.duration_us for launch in call) for call in group))
+        for group in groups
+    ]
