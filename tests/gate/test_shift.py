@@ -182,7 +182,7 @@ def test_more_references_at_five_caps_find_more():
         ]
         for count in (2, 6, 12)
     }
-    widths = [np.mean([one.half_width for one in outcomes]) for outcomes in found.values()]
+    widths = [np.mean([one.reach for one in outcomes]) for outcomes in found.values()]
     assert widths == sorted(widths, reverse=True)
     assert np.mean([one.found for one in found[12]]) > np.mean([one.found for one in found[2]])
 
