@@ -116,7 +116,7 @@ class Turns:
                 continue
             if decide_in_doubt(change, doubts, metric, limit) is Verdict.AMBIGUOUS:
                 return False
-            if change.half_width > precision:
+            if max(change.value - change.low, change.high - change.value) > precision:
                 return False
         return True
 
