@@ -331,6 +331,7 @@ UNPLANTED: Mapping[str, Share] = {
 PLANTED: Mapping[str, Share] = {
     **{f"{metric.label} WORSE": verdict(metric, Verdict.WORSE) for metric in METRICS},
     "WORSE in any": found,
+    "EDP SAME": verdict(Metric.EDP, Verdict.SAME),
     "runs with a false alarm": alarm,
 }
 

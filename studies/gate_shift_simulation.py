@@ -53,14 +53,14 @@ class Outcome:
         found: the fraction of caps at which the kernel whose figures have been changed is WORSE.
         found_by_any: likewise, with time and energy judged too.
         same: the fraction of the other kernels, by EDP, that are SAME.
-        half_width: half the width of the median interval of EDP, as a fraction.
+        reach: how far the lower end of an interval of EDP lies below the change (median).
     """
 
     alarm: bool
     found: float
     found_by_any: float
     same: float
-    half_width: float
+    reach: float
 
 
 def outcome(base: Report, new: Report, changed: str, *, real: bool, limit: float = 0.0) -> Outcome:
@@ -89,7 +89,7 @@ def outcome(base: Report, new: Report, changed: str, *, real: bool, limit: float
         found(by_edp),
         found(judged(*METRICS)),
         sum(one.verdict is Verdict.SAME for one in others) / max(1, len(others)),
-        median(one.change.half_width for one in by_edp if one.change is not None),
+        median(one.change.value - one.change.low for one in by_edp if one.change is not None),
     )
 
 
@@ -212,8 +212,8 @@ def row(outcomes: Sequence[Outcome]) -> str:
         fmean(one.found_by_any for one in outcomes),
         fmean(one.same for one in outcomes),
     )
-    width = fmean(one.half_width for one in outcomes)
-    cells = [str(count), *(f"{100 * value:.1f} %" for value in means), f"±{100 * width:.2f} %"]
+    reach = fmean(one.reach for one in outcomes)
+    cells = [str(count), *(f"{100 * value:.1f} %" for value in means), f"-{100 * reach:.2f} %"]
     return " | ".join(cells)
 
 
@@ -242,9 +242,7 @@ def main() -> None:
     if not arguments.reports and arguments.means > 1:
         parser.error("--means needs --reports")
     changes = [float(word) / 100 for word in arguments.changes.split(",")]
-    columns = (
-        "runs | false alarms | WORSE by EDP | WORSE by time, energy or EDP | others SAME | interval"
-    )
+    columns = "runs | false alarms | WORSE by EDP | WORSE by any metric | others SAME | lower end"
     if arguments.reports:
         reports = [load_report(RESULTS / name) for name in REPORTS]
         print(f"| change | {columns} |\n{'|---:' * 7}|")

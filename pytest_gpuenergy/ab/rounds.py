@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
@@ -20,9 +21,9 @@ from pytest_gpuenergy.gate import (
     Looks,
     Verdict,
     bonferroni_tail,
-    decide,
+    change_interval,
+    decide_in_doubt,
     flag_doubts,
-    widened,
 )
 from pytest_gpuenergy.record import Estimate, Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -76,17 +77,17 @@ class Turns:
     ) -> list[Judgement]:
         """Judge each metric of the settings, by paired statistics over the rounds.
 
-        Flags of a reading, and those in ``flags``, widen the intervals.
+        Flags of a reading, and those in ``flags``, put the verdicts in doubt.
         """
-        doubts, tail = self.doubts(flags), bonferroni_tail(comparisons)
+        doubts = self.doubts(flags)
         judgements = []
         for metric, limit in settings.limits.items():
             base, head = self.log_figures(metric)
-            change = looks.interval(self._log_ratios(metric), tail=tail)
+            change = self._change(metric, doubts, comparisons, looks)
             judgement = Judgement(
                 exhibit.draft.identity,
                 metric,
-                decide(widened(change, doubts, metric), limit),
+                decide_in_doubt(change, doubts, metric, limit),
                 limit,
                 change,
                 math.exp(fmean(base)),
@@ -109,20 +110,32 @@ class Turns:
             return False
         doubts = self.doubts()
         for metric, limit in settings.limits.items():
-            change = looks.interval(self._log_ratios(metric), tail=bonferroni_tail(comparisons))
+            change = self._change(metric, doubts, comparisons, looks)
             point = Estimate(change.value, change.value, change.value)
-            if decide(widened(point, doubts, metric), limit) is Verdict.AMBIGUOUS:
+            if decide_in_doubt(point, doubts, metric, limit) is Verdict.AMBIGUOUS:
                 continue
-            if decide(widened(change, doubts, metric), limit) is Verdict.AMBIGUOUS:
+            if decide_in_doubt(change, doubts, metric, limit) is Verdict.AMBIGUOUS:
                 return False
-            if change.half_width > precision:
+            if max(change.value - change.low, change.high - change.value) > precision:
                 return False
         return True
 
     def doubts(self, flags: Sequence[str] = ()) -> tuple[Doubt, ...]:
-        """Return the doubts for the flags of all readings, and for ``flags``."""
-        found = {flag for reading in (*self.base, *self.head) for flag in reading.flags}
-        return flag_doubts(sorted({*found, *flags}))
+        """Return the doubts for the flags of all readings, and for ``flags``.
+
+        The error of a flagged reading counts with its share of the rounds.
+        """
+        readings = (*self.base, *self.head)
+        found = flag_doubts(sorted({*flags, *(flag for one in readings for flag in one.flags)}))
+        share = sum(bool(one.flags) for one in readings) / max(1, len(self.head))
+        return tuple(
+            replace(
+                doubt,
+                time_error=share * doubt.time_error,
+                energy_error=share * doubt.energy_error,
+            )
+            for doubt in found
+        )
 
     def log_figures(self, metric: Metric) -> tuple[list[float], list[float]]:
         """Return the logarithms of the figures of both versions, one for each round."""
@@ -130,6 +143,12 @@ class Turns:
             [math.log(r.estimate(metric).value) for r in side] for side in (self.base, self.head)
         )
         return base, head
+
+    def _change(
+        self, metric: Metric, doubts: Sequence[Doubt], comparisons: int, looks: Looks
+    ) -> Estimate:
+        at = partial(looks.interval, self._log_ratios(metric))
+        return change_interval(at, bonferroni_tail(comparisons), doubts, metric)
 
     def _log_ratios(self, metric: Metric) -> list[float]:
         return [later - earlier for earlier, later in zip(*self.log_figures(metric), strict=True)]

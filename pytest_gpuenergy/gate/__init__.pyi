@@ -20,6 +20,7 @@ from .comparison_views import (
     verdict_values as verdict_values,
 )
 from .error_rates import (
+    MISS as MISS,
     Looks as Looks,
     Tails as Tails,
     bonferroni_tail as bonferroni_tail,
@@ -49,7 +50,9 @@ from .verdict import (
     Doubt as Doubt,
     Judgement as Judgement,
     Verdict as Verdict,
+    change_interval as change_interval,
     decide as decide,
+    decide_in_doubt as decide_in_doubt,
     fails as fails,
     flag_doubts as flag_doubts,
     judge_budget as judge_budget,

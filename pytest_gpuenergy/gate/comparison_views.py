@@ -172,19 +172,17 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """Return one line: verdicts counted, the width of the intervals, the result, what is lost."""
+    """Return one line: verdicts counted, ends of the intervals, the result, what is lost."""
     verdicts = [judgement.verdict for judgement in comparison.judgements]
     unchanged = len(comparison.unchanged)
     parts = [tally(verdicts)] if verdicts or not unchanged else []
     parts += [f"{unchanged} unchanged"] if unchanged else []
     words = ", ".join(parts)
-    widths = [
-        (judgement.change.high - judgement.change.low) / 2
-        for judgement in comparison.judgements
-        if judgement.change is not None
-    ]
-    if widths:
-        words += f"; intervals are ±{100 * median(widths):.2g} % (median)"
+    changes = [one.change for one in comparison.judgements if one.change is not None]
+    if changes:
+        low = median(change.low - change.value for change in changes)
+        high = median(change.high - change.value for change in changes)
+        words += f"; intervals extend by {signed_percent(low)} and {signed_percent(high)} (median)"
     words += f": {'passed' if comparison.passed else 'FAILED'}"
     return f"{words}{loss(comparison)}"
 

@@ -1,9 +1,12 @@
-"""How the chance of a false alarm is divided among verdicts, and among looks at one change.
+"""The errors that verdicts may make, and how they are divided among verdicts and looks.
 
-Among verdicts it is divided in advance (weighted Bonferroni inequality: C. R. Genovese, K. Roeder
-and L. Wasserman, "False discovery control with p-value weighting", Biometrika 93, 2006). Most of it
-goes to the kernels that have changed, because a kernel that has not changed rarely becomes worse,
-and then by much.
+A false alarm fails a whole run, a miss concerns one kernel. So the lower end of an interval, which
+decides WORSE, has a share of `FALSE_ALARM`, and the upper end, which decides SAME, has `MISS`.
+
+The chance of a false alarm is divided among verdicts in advance (weighted Bonferroni inequality:
+C. R. Genovese, K. Roeder and L. Wasserman, "False discovery control with p-value weighting",
+Biometrika 93, 2006). Most of it goes to the kernels that have changed, because a kernel that has
+not changed rarely becomes worse, and then by much.
 
 Two kernels that are measured alternately until the verdict is clear need intervals that are valid
 whenever the rounds end. An interval of fixed size is not: whoever looks after each round, and stops
@@ -32,7 +35,17 @@ from pytest_gpuenergy.record import Estimate, paired_log_ratio, point_ratio
 from pytest_gpuenergy.report import Pair, Shifts
 
 FALSE_ALARM = 0.01
-"""Largest fraction of runs without a regression in which a gate raises an alarm."""
+"""Largest fraction of runs without a regression in which a gate raises an alarm.
+
+It is divided among all verdicts of a run, because any of them fails the run.
+"""
+
+MISS = 0.05
+"""Largest chance that a kernel which is worse by exactly the limit is called SAME.
+
+SAME is a claim of non-inferiority about one kernel, with the error that is usual for such claims:
+5 % at one end. It is not divided among kernels, because a miss says nothing about the others.
+"""
 
 CHANGED, UNCHANGED, SHIFT = 0.7, 0.2, 0.05
 """Shares of `FALSE_ALARM` for the kernels that may have changed, for those that have not, and for

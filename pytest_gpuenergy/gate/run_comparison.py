@@ -193,15 +193,20 @@ class Baseline:
             *self._difference("driver", *drivers),
         )
 
+        # At the power limit, what another board takes in energy shows in the time.
+        same_board = place.before == place.now
+        capped = not same_board and bool(found.before.cap_binding or found.now.cap_binding)
+
         def judged(metric: Metric, limit: float) -> Judgement:
             shift = None if relative is None else relative.get(metric)
+            varies_as = Metric.ENERGY if capped and metric is Metric.TIME else metric
             verdict = judge(
                 found.before,
                 found.now,
                 metric,
                 limit,
                 tails.unchanged if unchanged else tails.changed,
-                self.settings.sd(metric, same_board=place.before == place.now),
+                self.settings.sd(varies_as, same_board=same_board),
                 doubts,
                 shift.at_most_usual if shift is not None and unchanged else shift,
             )

@@ -18,6 +18,7 @@ from pytest_gpuenergy.gate import (
     Doubt,
     GateSettings,
     compare,
+    decide,
     judge_budget,
     pair_doubts,
     widened,
@@ -28,14 +29,9 @@ from pytest_gpuenergy.report import Report
 ALL_5 = GateSettings.parse(["time:5%,energy:5%,edp:5%"])
 EDP_5 = GateSettings.parse(["edp:5%"])
 RUN = a_run(run_id="base", software={"driver": "580"})
-SLIGHT = [
-    "interval_wide",
-    "not_steady",
-    "clock_step",
-    "sources_disagree",
-    "temperature_drift",
-    "drift",
-]
+WIDE = ["interval_wide", "not_settled"]
+STEPS = ["clock_step", "not_steady", "temperature_drift"]
+SLIGHT = [*WIDE, *STEPS, "sources_disagree", "drift"]
 LARGE = ["host_gaps", "foreign_process", "power_limit_changed", "hw_slowdown", "of_a_later_version"]
 
 
@@ -71,14 +67,21 @@ def test_no_flag_hides_an_edp_far_over_its_budget(flag):
     assert judge_budget(found, edp_mj_ms, 0.03, EDP_5, 1).verdict == "WORSE"
 
 
-@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+@pytest.mark.parametrize("flag", [*SLIGHT[2:], *LARGE])
 def test_a_flag_leaves_open_what_is_near_the_limit(flag):
-    assert verdict(1.15, flag) == "AMBIGUOUS"
+    assert verdict(1.08) == "WORSE"
+    assert verdict(1.08, flag) == "AMBIGUOUS"
+
+
+@pytest.mark.parametrize("flag", WIDE)
+def test_a_wide_interval_is_no_doubt_beyond_itself(flag):
+    assert verdict(1.08, flag) == "WORSE"
 
 
 @pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
-def test_a_flagged_measurement_that_has_not_changed_is_open(flag):
-    assert verdict(1.0, flag) == "AMBIGUOUS"
+def test_a_flagged_measurement_that_has_not_changed_is_open_if_it_may_be_off_by_the_limit(flag):
+    small = flag in (*WIDE, *STEPS)
+    assert verdict(1.0, flag) == ("SAME" if small else "AMBIGUOUS")
 
 
 @pytest.mark.parametrize(("flag", "expected"), [("drift", "WORSE"), ("host_gaps", "AMBIGUOUS")])
@@ -90,12 +93,19 @@ def test_the_worst_flag_counts():
     assert verdict(2.0, "drift", "foreign_process") == "AMBIGUOUS"
 
 
-def test_the_change_that_is_shown_is_the_one_that_was_measured():
-    (plain,) = compared(measurement(), measurement(2.0)).judgements
-    flagged = replace(measurement(2.0), validity=("drift",))
+@pytest.mark.parametrize("flag", [*SLIGHT, *LARGE])
+@pytest.mark.parametrize("edp", [0.9, 1.0, 1.03, 1.08, 1.3])
+def test_the_interval_that_is_shown_decides_unless_the_size_of_a_doubt_is_unknown(flag, edp):
+    (plain,) = compared(measurement(), measurement(edp)).judgements
+    flagged = replace(measurement(edp), validity=(flag,))
     (judgement,) = compared(measurement(), flagged).judgements
-    assert judgement.change == plain.change
-    assert judgement.reasons == ("flagged now: drift",)
+    assert judgement.change is not None
+    assert judgement.reasons == (f"flagged now: {flag}",)
+    if flag in LARGE:
+        assert judgement.change == plain.change
+        assert judgement.verdict == "AMBIGUOUS"
+    else:
+        assert judgement.verdict is decide(judgement.change, 0.05)
 
 
 @pytest.mark.parametrize(

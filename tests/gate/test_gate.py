@@ -233,7 +233,7 @@ def test_without_a_limit_nothing_fails(judged):
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_flagged_measurement_is_ambiguous_near_the_limit(judged, side):
-    sides = [[measurement()], [measurement(edp=1.15)]]
+    sides = [[measurement()], [measurement(edp=1.08)]]
     sides[side] = [replace(sides[side][0], validity=("not_steady",))]
     comparison = judged(*sides)
     assert verdicts(comparison) == ["AMBIGUOUS"]
@@ -322,6 +322,16 @@ def test_another_board_widens_the_intervals(judged):
         assert found.change is not None
         widths.append(found.change.high - found.change.low)
     assert widths[1] > 3 * widths[0]
+
+
+@pytest.mark.parametrize(("capped", "verdict"), [(False, "WORSE"), (True, "AMBIGUOUS")])
+def test_at_the_power_limit_another_board_may_take_longer(judged, capped, verdict):
+    base, new = (
+        replace(measurement(edp=edp), cap_binding=capped) for edp in (1.0, 1.08)
+    )  # half of it time
+    allowing = GateSettings.parse(["time:0%"], allow="board")
+    assert verdicts(judged([base], [new], allowing, gpu_uuid="GPU-2")) == [verdict]
+    assert verdicts(judged([base], [new], allowing)) == ["WORSE"]
 
 
 @pytest.mark.parametrize(

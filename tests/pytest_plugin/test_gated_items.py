@@ -118,7 +118,7 @@ def test_the_verdict_is_shown_and_fails_an_item_where_it_must(
 
 
 def test_a_flagged_baseline_is_ambiguous(project):
-    make_baseline(project, edp=1 / 1.15, validity=("not_steady",))
+    make_baseline(project, edp=1 / 1.07, validity=("not_steady",))
     result = project.run(*FAIL)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*AMBIGUOUS (flagged in the baseline: not_steady)"])

@@ -51,7 +51,7 @@ def test_a_strict_gate_at_five_percent_finds_five_percent():
         list(simulate(drawn_measurement(rng), rng, runs=400, kernels=5, limit=0.05, edp=1.05))
     )
     assert found["strict"] < 0.01
-    assert found["WORSE"] + found["AMBIGUOUS"] >= 0.95
+    assert found["WORSE"] + found["AMBIGUOUS"] >= 0.93  # 0.95, and two standard deviations less
 
 
 def test_measured_on_the_emulated_gpu(device):

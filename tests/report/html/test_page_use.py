@@ -222,7 +222,7 @@ VERDICTS: dict[str, Any] = {
     "why": None,
     "passed": False,
     "enforced": True,
-    "summary": "1 WORSE, 1 SAME; intervals are ±1 % (median): FAILED",
+    "summary": "1 WORSE, 1 SAME; intervals extend by -1.0 % and +0.5 % (median): FAILED",
     "doubts": [],
     "unmatched": [],
 }
