@@ -6,6 +6,7 @@ output, or a dictionary of outputs.
 
 from __future__ import annotations
 
+import base64
 import math
 import zlib
 from typing import Any
@@ -2101,3 +2102,89 @@ def half_bytes(x: A) -> dict[str, A]:
     exponents = np.frexp(np.abs(x).max(axis=1))[1]
     codes = np.clip(np.rint(x * 2.0 ** (7 - exponents[:, None])), -127, 127)
     return {"code": codes, "exponent": exponents}
+
+
+def base64_rows(bytes: A, length: A) -> A:  # noqa: A002 - the tensor's name
+    result = np.zeros((len(bytes), 68), np.uint8)
+    for row, n in enumerate(np.asarray(length, np.int64)):
+        text = base64.b64encode(np.asarray(bytes[row][:n], np.uint8).tobytes())
+        result[row, : len(text)] = np.frombuffer(text, np.uint8)
+    return result
+
+
+def murmur_rows(bytes: A, length: A, seed: int) -> A:  # noqa: A002 - the tensor's name
+    def rotated(v: int, by: int) -> int:
+        return (v << by | v >> (32 - by)) & 0xFFFFFFFF
+
+    def mixed(k: int) -> int:
+        return rotated(k * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
+
+    hashes = []
+    for row, n in zip(np.asarray(bytes, np.uint8), np.asarray(length, np.int64), strict=True):
+        data, h = row[:n].tobytes(), int(seed)
+        whole = len(data) // 4 * 4
+        for i in range(0, whole, 4):
+            h = rotated(h ^ mixed(int.from_bytes(data[i : i + 4], "little")), 13)
+            h = (h * 5 + 0xE6546B64) & 0xFFFFFFFF
+        h ^= mixed(int.from_bytes(data[whole:], "little")) ^ len(data)
+        h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+        h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+        hashes.append(h ^ h >> 16)
+    return np.array(hashes)
+
+
+def utf8_prefix(bytes: A, length: A, k: int) -> dict[str, A]:  # noqa: A002 - the tensor's name
+    characters, prefix = [], []
+    for row, n in zip(np.asarray(bytes, np.int64), np.asarray(length, np.int64), strict=True):
+        begins = np.flatnonzero((row[:n] & 0xC0) != 0x80)
+        characters.append(begins.size)
+        prefix.append(begins[int(k)] if begins.size > int(k) else n)
+    return {"characters": np.array(characters), "prefix": np.array(prefix)}
+
+
+def varint_sizes(x: A) -> dict[str, A]:
+    values = np.asarray(x, np.int64)
+    zigzag = (values.view(np.uint64) << np.uint64(1)) ^ (values >> 63).view(np.uint64)
+    sizes = sum((zigzag >> np.uint64(7 * k) > 0).astype(np.int64) for k in range(1, 10)) + 1
+    ends = sizes.cumsum(axis=1)
+    return {"begin": ends - sizes, "total": ends[:, -1]}
+
+
+def rotate_rows(x: A, by: A) -> A:
+    return np.stack([np.roll(row, int(n)) for row, n in zip(x, by, strict=True)])
+
+
+def top_two(x: A) -> A:
+    return np.sort(x, axis=1)[:, :-3:-1]
+
+
+def haar_rows(x: A) -> A:
+    result, n = x.copy(), x.shape[1]
+    while n > 1:
+        a, b = result[:, : n // 2 * 2 : 2].copy(), result[:, 1:n:2].copy()
+        rest = result[:, n - 1 : n].copy() if n % 2 else result[:, :0]
+        result[:, :n] = np.concatenate([(a + b) / 2**0.5, rest, (a - b) / 2**0.5], axis=1)
+        n = (n + 1) // 2
+    return result
+
+
+def swizzle_tile(x: A) -> A:
+    return x.T
+
+
+def split_barrier(x: A, extra: A, rounds: int) -> A:
+    own, more = x, 0.0
+    for r in range(int(rounds)):
+        padded = np.pad(own, ((0, 0), (1, 1)), mode="edge")
+        own = 0.5 * own + 0.25 * (padded[:, :-2] + padded[:, 2:])
+        more = 0.5 * more + extra[:, r]
+    return own + more
+
+
+def two_of_four(x: A) -> dict[str, A]:
+    fours = x.reshape(-1, 4)
+    order = np.sort(np.argsort(-np.abs(fours), axis=1, kind="stable")[:, :2], axis=1)
+    words = np.zeros(-(-len(fours) // 8) * 8, np.int64)
+    words[: len(fours)] = order[:, 0] | order[:, 1] << 2
+    places = (words.reshape(-1, 8) << 4 * np.arange(8)).sum(axis=1)
+    return {"kept": np.take_along_axis(fours, order, axis=1).ravel(), "places": places}
