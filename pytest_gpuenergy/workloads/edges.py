@@ -39,6 +39,11 @@ _FARTHEST = 1024.0
 _SHORT_BITS = 7
 """The most digits of a number whose products with others of as few are exact in every type."""
 _ODD = np.array([1, 3, 5, 7, 9, 11, 21, 43, 85, 127, 171, 255], dtype=np.float64)
+_BORDERS = np.unique([*np.arange(1, 33) / 4, *np.exp2(np.arange(-6, 8))])
+"""Quarters and powers of two, between which numbers fall into cells, bins or octaves."""
+_BORDER_SHARE = 1 / 8
+_LEAST_DIVISOR, _MULTIPLES = 32, 512
+"""The smallest literal whose multiples are planted, and how many of them are drawn."""
 _SPARSE_ROWS = 0.5
 _OF_SLICES = 4
 _WIDE, _OCTAVES = 1 << 16, 512
@@ -129,6 +134,7 @@ def draw_edges(
         )
         if not edges.sparse:
             _plant(generator, values, _near(dtype, own, edges))
+            _plant(generator, values, _beside_borders(dtype, own, edges), _BORDER_SHARE)
         _put_slices(generator, values, palette, edges, starts)
         rounded = rounded_to(values.astype(np.float64), dtype)
         if own is None:
@@ -151,6 +157,7 @@ def draw_edges(
         special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
         _plant(generator, values, np.array(special, dtype=kind))
         _plant(generator, values, _whole_near(kind, low, high, edges))
+        _plant(generator, values, _multiples(generator, kind, low, high, values.size, edges))
     _put_slices(generator, values, palette, edges, starts)
     return values
 
@@ -189,6 +196,37 @@ def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array
     }
     inside = [number for number in sorted(near) if low <= number <= high]
     return np.array(inside, dtype=kind)
+
+
+def _multiples(
+    generator: np.random.Generator,
+    kind: np.dtype[Any],
+    low: int,
+    high: int,
+    size: int,
+    edges: Edges,
+) -> Array:
+    """Return integers that are just below, at or above a multiple, once shifted by a literal.
+
+    A kernel that computes ``(days + 719468) / 146097`` may be wrong for the last day of a cycle,
+    which one number in 146097 is. The multiples of numbers well below ``size`` are drawn anyway.
+    """
+    wholes = [int(each) for each in edges.literals if each >= _LEAST_DIVISOR and each % 1 == 0]
+    divisors = [each for each in wholes if size // 8 < each <= high - low]
+    if not divisors:
+        return np.empty(0, kind)
+    shifts = [0, *wholes, *(-each for each in wholes)]
+    numbers = []
+    for divisor, shift, part, step in zip(
+        generator.choice(divisors, _MULTIPLES).tolist(),
+        generator.choice(len(shifts), _MULTIPLES).tolist(),
+        generator.random(_MULTIPLES).tolist(),
+        generator.integers(-1, 2, _MULTIPLES).tolist(),
+        strict=True,
+    ):
+        start = low + int(part * (high - low)) + shifts[shift]
+        numbers.append(start // divisor * divisor - shifts[shift] + step)
+    return np.array([number for number in numbers if low <= number <= high], dtype=kind)
 
 
 def end_of_range(uniform: int, *, first: bool) -> Literal[-1, 1]:
@@ -362,11 +400,33 @@ def _ties(literals: _Floats) -> _Floats:
     return np.concatenate([ties, -ties])
 
 
-def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None:
-    """Replace a quarter of the values by some of ``chosen``."""
+def _beside_borders(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
+    """Return the numbers next to `_BORDERS`, on both sides.
+
+    A kernel that adds the length of a period before it rounds down, or rounds a logarithm, may
+    take the number below a border for the border.
+    """
+    # Below a power of two, numbers lie twice as close as above.
+    steps = np.array([-1, -2, 2]) * unit_roundoff(dtype)
+    sizes = np.multiply.outer(_BORDERS, 1 + steps).reshape(-1)
+    values = np.concatenate([sizes, -sizes])
+    if own is not None:
+        return values[(values >= own[0]) & (values < own[1])]
+    if edges.sign:
+        values = edges.sign * sizes
+    size = np.abs(values)
+    least = 2.0 ** _TINY[0] if edges.small else 0.5
+    inside: _Floats = values[(size >= least) & (size <= edges.reach)]
+    return inside
+
+
+def _plant(
+    generator: np.random.Generator, values: Array, chosen: Array, share: float = 0.25
+) -> None:
+    """Replace a share of the values by some of ``chosen``."""
     if not chosen.size:
         return
-    places = generator.random(values.shape) < 0.25
+    places = generator.random(values.shape) < share
     drawn = chosen[generator.integers(chosen.size, size=int(places.sum()))]
     values[places] = drawn
 
