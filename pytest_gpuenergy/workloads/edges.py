@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ _BORDERS = np.unique([*np.arange(1, 33) / 4, *np.exp2(np.arange(-6, 8))])
 _BORDER_SHARE = 1 / 8
 _LEAST_DIVISOR, _MULTIPLES = 32, 512
 """The smallest literal whose multiples are planted, and how many of them are drawn."""
+_MOST_THREADS_BITS = 10
+"""The largest distance of values that one thread comes by, as a power of two."""
 _SPARSE_ROWS = 0.5
 _OF_SLICES = 4
 _WIDE, _OCTAVES = 1 << 16, 512
@@ -601,6 +603,7 @@ class _Slice(IntEnum):
     EQUAL_HIGH, EQUAL_LOW = 9, 10  # the highest or the lowest among equal values
     FAR, FAR_ONE = 11, 12  # values close to one end; these and one at the other end
     EQUAL, SMALL = 13, 14  # equal values only; small values only
+    TOGETHER = 15  # the few highest or lowest values where one thread comes by, see `_put_together`
 
 
 def _cycle(names: str) -> tuple[_Slice, ...]:
@@ -608,8 +611,8 @@ def _cycle(names: str) -> tuple[_Slice, ...]:
 
 
 _MANY = _cycle(
-    "BOTH HIGH EQUAL_HIGH FAR_ONE FAR BOTH TIE HIGH LOW EQUAL "
-    "FAR SMALL LITTLE EQUAL_LOW UP DOWN CANCEL FAR_ONE NEAREST"
+    "BOTH HIGH EQUAL_HIGH FAR_ONE FAR BOTH TIE TOGETHER LOW EQUAL "
+    "FAR SMALL LITTLE TOGETHER EQUAL_LOW UP DOWN CANCEL FAR_ONE NEAREST"
 )
 """Kinds of slices, in the order in which they are taken."""
 _UNEQUAL = tuple(kind for kind in _MANY if kind != _Slice.EQUAL)
@@ -672,6 +675,9 @@ def _write(
     far = np.isin(kinds, (_Slice.FAR, _Slice.FAR_ONE))
     opposite = np.zeros(count, block.dtype)
     block[far], opposite[far] = palette.far((int(far.sum()), length))
+    in_turn = np.argsort(turns, kind="stable")
+    together = in_turn[kinds[in_turn] == _Slice.TOGETHER]
+    _put_together(generator, block, together, low, high)
     ordinary = palette.quiet((count,))
     rows = np.arange(count)
     for value, where, which in (
@@ -687,6 +693,85 @@ def _write(
     view[np.unravel_index(chosen, view.shape[:-1]) if view.ndim > 1 else ...] = (
         block if view.ndim > 1 else block[0]
     )
+
+
+class _Group(NamedTuple):
+    """Values that `_put_together` places: how many, and how.
+
+    Attributes:
+        size: how many there are.
+        best_last: whether the highest (or lowest) of them comes last.
+        equal: whether they come in pairs of equal ones.
+        lowest: whether they are the lowest values of a slice rather than the highest.
+        neighbours: whether they are adjacent rather than far apart.
+    """
+
+    size: int
+    best_last: bool = False
+    equal: bool = False
+    lowest: bool = False
+    neighbours: bool = False
+
+
+_GROUPS = (
+    _Group(2, equal=True),
+    _Group(2, best_last=True),
+    _Group(5),
+    _Group(2, best_last=True, neighbours=True),
+    _Group(2, best_last=True, lowest=True),
+    _Group(3, equal=True),
+    _Group(2),
+    _Group(8, best_last=True),
+    _Group(2, equal=True, lowest=True),
+    _Group(5, equal=True, neighbours=True),
+    _Group(3, lowest=True),
+)
+"""The groups that slices of the kind `_Slice.TOGETHER` take in turn."""
+
+
+def _put_together(
+    generator: np.random.Generator,
+    block: Array,
+    rows: npt.NDArray[np.int64],
+    low: Array,
+    high: Array,
+) -> None:
+    """Put the few highest or lowest values of each row where one thread comes by.
+
+    Threads that keep fewer candidates than are selected, or drop one when they find the next, lose
+    some of these. The distance is a power of two as large as there is room for, so that it is a
+    multiple of the number of threads.
+
+    Args:
+        generator: the source of random numbers.
+        block: the slices, one a row.
+        rows: the rows to change, which take `_GROUPS` in turn.
+        low: the lowest value for each row of the block.
+        high: the highest one.
+    """
+    length = block.shape[1]
+    if block.dtype.kind == "b" or not rows.size:
+        return
+    for number, group in enumerate(_GROUPS):
+        mine = rows[number :: len(_GROUPS)]
+        if not mine.size or length < group.size:
+            continue
+        room = (length - 1) // (group.size - 1)
+        distance = 1 << min(room.bit_length() - 1, _MOST_THREADS_BITS)
+        if group.neighbours:
+            distance = 1
+        first = generator.integers(length - (group.size - 1) * distance, size=mine.size)
+        bottom: Any = low[mine]
+        top: Any = high[mine]
+        for rank in range(group.size):
+            place = group.size - 1 - rank if group.best_last else rank
+            lower = rank // 2 if group.equal else rank
+            if block.dtype.kind == "f":
+                part = (top - bottom) * (lower / 64)
+            else:
+                part = min(lower, int(high[0]) - int(low[0]))
+            values = bottom + part if group.lowest else top - part
+            block[mine, first + distance * place] = values
 
 
 def _places(

@@ -378,6 +378,26 @@ def test_every_part_of_a_row_of_integers_decides(rows, function):
     assert_wrong(workload, lambda x: function(x[:, :320], axis=1))
 
 
+def highest(x: Any, count: int) -> Any:
+    return -np.sort(-x, axis=1)[:, :count]
+
+
+@pytest.mark.parametrize(
+    ("threads", "kept", "count"), [(128, 1, 2), (64, 1, 2), (32, 2, 5), (84, 1, 2)]
+)
+def test_the_few_highest_values_may_all_belong_to_one_thread(threads, kept, count):
+    """With 84 threads each comes by four neighbours, otherwise by every so many-th value."""
+    workload = contract(lambda x: highest(x, count), (48, 336), (48, count))
+
+    def by_thread(x: Any) -> Any:
+        columns = np.arange(336)
+        owner = columns // 4 if threads == 84 else columns % threads
+        candidates = [highest(x[:, owner == thread], kept) for thread in range(threads)]
+        return highest(np.concatenate(candidates, axis=1), count)
+
+    assert_wrong(workload, by_thread)
+
+
 def softmax(x: Any, step: int = 1, axis: int = 1) -> Any:
     part = x[:, ::step] if axis == 1 else x[::step]
     with np.errstate(all="ignore"):
