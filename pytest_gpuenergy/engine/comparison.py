@@ -303,12 +303,15 @@ def _describe(name: str, output: Array, expected: Values, judge: _Judge, seed: i
     told, meant = f"{value:.{digits}g}", f"{right:.{digits}g}"
     if told == meant:  # integers that differ in digits which double precision does not have
         told, meant = str(output[place]), str(int(expected[place]))
-    whose = "its own value" if by_own else "the largest value"
-    limit = float(allowed[place] / sizes[place])
+    if output.dtype.kind in "iub":
+        off = f" (may be off by {judge.bound.steps})" if judge.bound.steps else ""
+    else:
+        whose = "its own value" if by_own else "the largest value"
+        limit = float(allowed[place] / sizes[place])
+        off = f", off by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})"
     return (
         f"{places(name, wrong)} wrong (seed {seed}); the worst is "
-        f"{_place(name, place)} = {told} instead of {meant}, off "
-        f"by {float(relative[place]):.2e} of {whose} (bound {limit:.1e})."
+        f"{_place(name, place)} = {told} instead of {meant}{off}."
     )
 
 

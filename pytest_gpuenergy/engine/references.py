@@ -42,7 +42,7 @@ from pytest_gpuenergy.workloads import (
     unit_roundoff,
 )
 
-FORMAT = 12
+FORMAT = 13
 """The version of cached references, to be increased when their values change."""
 
 _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"

@@ -52,7 +52,7 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
-_FORMAT = 11
+_FORMAT = 12
 """The version of cached results, to be increased when verification changes."""
 
 CASES_AT_ONCE = 3

@@ -11,9 +11,8 @@ do, and floating-point values are all tiny, all close to one large value, or zer
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +27,7 @@ from pytest_gpuenergy.workloads.number_types import (
     rounded_to,
     unit_roundoff,
 )
+from pytest_gpuenergy.workloads.slices import Palette, put_slices
 
 _Floats = npt.NDArray[np.float64]
 
@@ -39,15 +39,13 @@ _FARTHEST = 1024.0
 _SHORT_BITS = 7
 """The most digits of a number whose products with others of as few are exact in every type."""
 _ODD = np.array([1, 3, 5, 7, 9, 11, 21, 43, 85, 127, 171, 255], dtype=np.float64)
-_SPARSE_ROWS = 0.5
-_OF_SLICES = 4
+_BORDERS = np.unique([*np.arange(1, 33) / 4, *np.exp2(np.arange(-6, 8))])
+"""Quarters and powers of two, between which numbers fall into cells, bins or octaves."""
+_BORDER_SHARE = 1 / 8
+_LEAST_DIVISOR, _MULTIPLES = 32, 512
+"""The smallest literal whose multiples are planted, and how many of them are drawn."""
 _WIDE, _OCTAVES = 1 << 16, 512
 """The width of a range from which on integers of every length are drawn, and how many different."""
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_TAIL = 32
-_PLACES = 7
-_AT_ENDS = 3
-"""Places that are taken in turn, the first three at the ends, and others that are spread evenly."""
 _BITS = (1 << 64) - 1
 
 UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 7, 9)
@@ -120,6 +118,20 @@ def draw_edges(
         if is_floating(dtype):
             return rounded_to(_uniform_floats(generator, dtype, own, edges, shape), dtype)
         return _uniform_wholes(generator, np.dtype(dtype), own, edges, shape)
+
+    def with_slices(values: Array, palette: Palette) -> Array:
+        put_slices(
+            generator,
+            values,
+            palette,
+            starts,
+            sparse=edges.sparse,
+            whole=edges.whole,
+            equal=edges.equal,
+            large_columns=edges.sign < 0,
+        )
+        return values
+
     if edges.sparse:  # successive ones differ in all but where their extremes started
         generator = np.random.default_rng((int(generator.integers(1 << 62)), edges.sparse))
     if is_floating(dtype):
@@ -129,8 +141,8 @@ def draw_edges(
         )
         if not edges.sparse:
             _plant(generator, values, _near(dtype, own, edges))
-        _put_slices(generator, values, palette, edges, starts)
-        rounded = rounded_to(values.astype(np.float64), dtype)
+            _plant(generator, values, _beside_borders(dtype, own, edges), _BORDER_SHARE)
+        rounded = rounded_to(with_slices(values, palette).astype(np.float64), dtype)
         if own is None:
             return rounded
         # Rounding may bring values to the end of their range, which is excluded.
@@ -151,8 +163,8 @@ def draw_edges(
         special = [n for n in (low, high, 0, 1, -1, 2) if low <= n <= high]
         _plant(generator, values, np.array(special, dtype=kind))
         _plant(generator, values, _whole_near(kind, low, high, edges))
-    _put_slices(generator, values, palette, edges, starts)
-    return values
+        _plant(generator, values, _multiples(generator, kind, low, high, values.size, edges))
+    return with_slices(values, palette)
 
 
 def _octaves(generator: np.random.Generator, kind: np.dtype[Any], low: int, high: int) -> Array:
@@ -189,6 +201,37 @@ def _whole_near(kind: np.dtype[Any], low: int, high: int, edges: Edges) -> Array
     }
     inside = [number for number in sorted(near) if low <= number <= high]
     return np.array(inside, dtype=kind)
+
+
+def _multiples(
+    generator: np.random.Generator,
+    kind: np.dtype[Any],
+    low: int,
+    high: int,
+    size: int,
+    edges: Edges,
+) -> Array:
+    """Return integers that are just below, at or above a multiple, once shifted by a literal.
+
+    A kernel that computes ``(days + 719468) / 146097`` may be wrong for the last day of a cycle,
+    which one number in 146097 is. The multiples of numbers well below ``size`` are drawn anyway.
+    """
+    wholes = [int(each) for each in edges.literals if each >= _LEAST_DIVISOR and each % 1 == 0]
+    divisors = [each for each in wholes if size // 8 < each <= high - low]
+    if not divisors:
+        return np.empty(0, kind)
+    shifts = [0, *wholes, *(-each for each in wholes)]
+    numbers = []
+    for divisor, shift, part, step in zip(
+        generator.choice(divisors, _MULTIPLES).tolist(),
+        generator.choice(len(shifts), _MULTIPLES).tolist(),
+        generator.random(_MULTIPLES).tolist(),
+        generator.integers(-1, 2, _MULTIPLES).tolist(),
+        strict=True,
+    ):
+        start = low + int(part * (high - low)) + shifts[shift]
+        numbers.append(start // divisor * divisor - shifts[shift] + step)
+    return np.array([number for number in numbers if low <= number <= high], dtype=kind)
 
 
 def end_of_range(uniform: int, *, first: bool) -> Literal[-1, 1]:
@@ -362,42 +405,40 @@ def _ties(literals: _Floats) -> _Floats:
     return np.concatenate([ties, -ties])
 
 
-def _plant(generator: np.random.Generator, values: Array, chosen: Array) -> None:
-    """Replace a quarter of the values by some of ``chosen``."""
+def _beside_borders(dtype: str, own: tuple[float, float] | None, edges: Edges) -> _Floats:
+    """Return the numbers next to `_BORDERS`, on both sides.
+
+    A kernel that adds the length of a period before it rounds down, or rounds a logarithm, may
+    take the number below a border for the border.
+    """
+    # Below a power of two, numbers lie twice as close as above.
+    steps = np.array([-1, -2, 2]) * unit_roundoff(dtype)
+    sizes = np.multiply.outer(_BORDERS, 1 + steps).reshape(-1)
+    values = np.concatenate([sizes, -sizes])
+    if own is not None:
+        return values[(values >= own[0]) & (values < own[1])]
+    if edges.sign:
+        values = edges.sign * sizes
+    size = np.abs(values)
+    least = 2.0 ** _TINY[0] if edges.small else 0.5
+    inside: _Floats = values[(size >= least) & (size <= edges.reach)]
+    return inside
+
+
+def _plant(
+    generator: np.random.Generator, values: Array, chosen: Array, share: float = 0.25
+) -> None:
+    """Replace a share of the values by some of ``chosen``."""
     if not chosen.size:
         return
-    places = generator.random(values.shape) < 0.25
+    places = generator.random(values.shape) < share
     drawn = chosen[generator.integers(chosen.size, size=int(places.sum()))]
     values[places] = drawn
 
 
-@dataclass(frozen=True)
-class _Palette:
-    """What slices consist of.
-
-    Attributes:
-        quiet: draws unremarkable values.
-        ends: the lowest and the highest value to plant among them; each is drawn anew.
-        far: draws slices of values that are all close to one of the ends, and returns them with
-            a value close to the other end for each.
-        equals: values of which all elements of a slice may have the same.
-        nearest: the value closest to zero, and another one to take the place of such values.
-        shrinks: whether a slice may be multiplied by a small number.
-        cancels: whether values may have equal magnitudes and opposite signs.
-    """
-
-    quiet: Callable[[tuple[int, ...]], Array]
-    ends: Callable[[int], tuple[Array, Array]]
-    far: Callable[[tuple[int, int]], tuple[Array, Array]]
-    equals: Array
-    nearest: tuple[Any, Any] | None = None
-    shrinks: bool = False
-    cancels: bool = False
-
-
 def _floating_palette(
     generator: np.random.Generator, own: tuple[float, float] | None, edges: Edges
-) -> _Palette:
+) -> Palette:
     if own is not None:
         low, high = own
         least = low if low or edges.zeros else low + (high - low) / 256
@@ -414,7 +455,7 @@ def _floating_palette(
             part = np.where(up[:, None], 1 - part, part)
             return low + (high - low) * part, np.where(up, *bounds(shape[0]))
 
-        return _Palette(within, bounds, near_bounds, np.array([least, (low + high) / 2]))
+        return Palette(within, bounds, near_bounds, np.array([least, (low + high) / 2]))
 
     def quiet(shape: tuple[int, ...]) -> Array:
         if edges.sign:
@@ -437,7 +478,7 @@ def _floating_palette(
         return values, np.where(signs > 0, *ends(shape[0]))
 
     equals = np.array([*_REPEATED, *((0.0,) if edges.zeros and edges.small else ())])
-    return _Palette(
+    return Palette(
         quiet,
         ends,
         far,
@@ -464,7 +505,7 @@ def _whole_range(
 
 def _whole_palette(
     generator: np.random.Generator, kind: np.dtype[Any], low: int, high: int
-) -> _Palette:
+) -> Palette:
     middle = min(max(0, low), high)
     few = max(low, middle - 3), min(high, middle + 3)
 
@@ -484,179 +525,7 @@ def _whole_palette(
 
     equals = [middle, low, high, middle, *few] if kind.kind != "b" else [low, high]
     nearest = None if kind.kind == "b" else (middle, few[0] or few[1])
-    return _Palette(quiet, ends, far, np.array(equals, dtype=kind), nearest)
-
-
-def _put_slices(
-    generator: np.random.Generator,
-    values: Array,
-    palette: _Palette,
-    edges: Edges,
-    starts: _Floats,
-) -> None:
-    """Give slices of ``values`` a kind of their own; in a sparse drawing all those of an axis."""
-    views = [view for view in _views(values) if view.shape[-1] > 1] or [values.reshape(-1)]
-    if edges.sparse:
-        if edges.whole:
-            views = [values.reshape(-1), *(view for view in views if view.size > view.shape[-1])]
-        visit, number = divmod(edges.sparse - 1, len(views))
-        slices = math.prod(views[number].shape[:-1])
-        turns = generator.permutation(slices) + visit * slices
-        kinds = _LONE if slices == 1 else _MANY if edges.equal else _UNEQUAL
-        if slices == 1 and visit >= len(_LONE) and visit % _PLACES >= _AT_ENDS:
-            # Each kind has been tried, so that all others show what decides an extreme.
-            kinds = (_Slice.BOTH,)
-        _write(generator, views[number], np.arange(slices), kinds, turns, palette, starts)
-        return
-    *others, rows = views
-    for view in others:  # few enough to leave most of the rows as they are
-        slices, length = math.prod(view.shape[:-1]), view.shape[-1]
-        chosen = generator.permutation(slices)[: min(slices, length) // _OF_SLICES]
-        _write(generator, view, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
-    if others:
-        slices = math.prod(rows.shape[:-1])
-        chosen = generator.permutation(slices)[: round(_SPARSE_ROWS * slices)]
-        _write(generator, rows, chosen, _UNEQUAL, np.arange(len(chosen)), palette, starts)
-    if others and edges.sign < 0:  # this leaves the largest values of rows as they are
-        slices = math.prod(others[0].shape[:-1])
-        chosen = generator.permutation(slices)[: slices // (2 * _OF_SLICES)]
-        _write(generator, others[0], chosen, (_Slice.FAR,), chosen, palette, starts)
-
-
-def _views(values: Array) -> Iterator[Array]:
-    """Writable views whose last axis runs through slices of ``values``: its rows come last."""
-    for axis in range(values.ndim - 1):
-        yield np.moveaxis(values, axis, -1)
-    for last in range(1, values.ndim - 1):
-        yield values.reshape(*values.shape[:last], -1)
-    yield values if values.ndim else values.reshape(1)
-
-
-class _Slice(IntEnum):
-    """What a slice has; the first group has it among quiet values."""
-
-    BOTH, HIGH, LOW = 0, 1, 2  # the highest value, the lowest, or both
-    TIE, LITTLE = 3, 4  # the highest twice; one that is larger than the others
-    UP, DOWN, CANCEL, NEAREST = 5, 6, 7, 8  # an order, alternating signs, one closest to zero
-    EQUAL_HIGH, EQUAL_LOW = 9, 10  # the highest or the lowest among equal values
-    FAR, FAR_ONE = 11, 12  # values close to one end; these and one at the other end
-    EQUAL, SMALL = 13, 14  # equal values only; small values only
-
-
-def _cycle(names: str) -> tuple[_Slice, ...]:
-    return tuple(_Slice[name] for name in names.split())
-
-
-_MANY = _cycle(
-    "BOTH HIGH EQUAL_HIGH FAR_ONE FAR BOTH TIE HIGH LOW EQUAL "
-    "FAR SMALL LITTLE EQUAL_LOW UP DOWN CANCEL FAR_ONE NEAREST"
-)
-"""Kinds of slices, in the order in which they are taken."""
-_UNEQUAL = tuple(kind for kind in _MANY if kind != _Slice.EQUAL)
-"""The kinds that mixtures may contain. A slice of equal values has no differences between them, so
-that rounding alone would decide how the other slices of a mixture are judged."""
-_LONE = _cycle(
-    "BOTH EQUAL_LOW BOTH BOTH NEAREST BOTH BOTH EQUAL_HIGH EQUAL_HIGH "
-    "BOTH BOTH NEAREST EQUAL LITTLE EQUAL_LOW TIE BOTH"
-)
-"""Kinds of a slice that is the whole tensor, in successive drawings: those of equal values fall on
-its ends, see `_places`."""
-
-
-def _write(
-    generator: np.random.Generator,
-    view: Array,
-    chosen: npt.NDArray[np.int64],
-    cycle: tuple[_Slice, ...],
-    turns: npt.NDArray[np.int64],
-    palette: _Palette,
-    starts: _Floats,
-) -> None:
-    """Overwrite the ``chosen`` slices, each with its kind and with its extremes at some place.
-
-    Args:
-        generator: the source of random numbers.
-        view: an array whose last axis runs through the slices.
-        chosen: the numbers of the slices to overwrite.
-        cycle: the kinds that the slices take in turn.
-        turns: the turn of each slice.
-        palette: the values that slices consist of.
-        starts: the starts of the spread places, see `_places`.
-    """
-    count, length = len(chosen), view.shape[-1]
-    if not count:
-        return
-    kinds = np.array(cycle)[turns % len(cycle)]
-    block = palette.quiet((count, length))
-    equal = np.isin(kinds, (_Slice.EQUAL_HIGH, _Slice.EQUAL_LOW, _Slice.EQUAL))
-    same = palette.equals[generator.integers(len(palette.equals), size=count)]
-    if (palette.equals == 0).any():
-        same[(kinds == _Slice.EQUAL) & (turns // len(cycle) % 2 == 0)] = 0
-    low, high = palette.ends(count)
-    for kind, end, other in ((_Slice.EQUAL_HIGH, high, low), (_Slice.EQUAL_LOW, low, high)):
-        same = np.where((kinds == kind) & (same == end), other, same)
-    block[equal] = same[equal, None]
-    if palette.shrinks:
-        block[(kinds == _Slice.LITTLE) | (kinds == _Slice.SMALL)] *= 2.0**-10
-    for kind, step in ((_Slice.UP, 1), (_Slice.DOWN, -1)):
-        block[kinds == kind] = np.sort(block[kinds == kind], axis=-1)[:, ::step]
-    if palette.cancels:
-        alternating = 1.0 - np.arange(length) % 2 * 2
-        block[kinds == _Slice.CANCEL] = np.multiply.outer(same[kinds == _Slice.CANCEL], alternating)
-    places, others = _places(generator, turns, length, starts)
-    near = kinds == _Slice.NEAREST
-    if palette.nearest is not None:
-        closest, other = palette.nearest
-        block[near] = np.where(np.abs(block[near]) < 0.5, other, block[near])
-        block[near, places[near]] = closest
-    far = np.isin(kinds, (_Slice.FAR, _Slice.FAR_ONE))
-    opposite = np.zeros(count, block.dtype)
-    block[far], opposite[far] = palette.far((int(far.sum()), length))
-    ordinary = palette.quiet((count,))
-    rows = np.arange(count)
-    for value, where, which in (
-        (low, others, (_Slice.BOTH,)),
-        (low, places, (_Slice.LOW, _Slice.EQUAL_LOW)),
-        (high, places, (_Slice.BOTH, _Slice.HIGH, _Slice.EQUAL_HIGH, _Slice.TIE)),
-        (high, others, (_Slice.TIE,)),
-        (ordinary, places, (_Slice.LITTLE, _Slice.CANCEL)),
-        (opposite, places, (_Slice.FAR_ONE,)),
-    ):
-        mine = np.isin(kinds, which)
-        block[rows[mine], where[mine]] = value[mine]
-    view[np.unravel_index(chosen, view.shape[:-1]) if view.ndim > 1 else ...] = (
-        block if view.ndim > 1 else block[0]
-    )
-
-
-def _places(
-    generator: np.random.Generator, turns: npt.NDArray[np.int64], length: int, starts: _Floats
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Two places in each slice: the last, the first, in the tail, and then spread evenly.
-
-    `_TAIL` successive turns reach as many parts of a slice, and all remainders of a division by
-    `_TAIL`, so that a thread, lane or step of a loop whose share is left out gets an extreme soon.
-
-    Args:
-        generator: the source of random numbers for places in the tail.
-        turns: the turn of each slice.
-        length: the length of a slice.
-        starts: numbers between 0 and 1 that shift the places which are spread evenly.
-    """
-    cycle, turn = np.divmod(turns, _PLACES)
-    turns = cycle * (_PLACES - _AT_ENDS) + np.maximum(turn - _AT_ENDS, 0)
-    tail = length - 1 - generator.integers(min(length, _TAIL), size=len(turns))
-    spread = ((turns * _GOLDEN + starts[:, None]) % 1 * length).astype(np.int64)
-    lanes = (turns * 13 + (starts[:, None] * _TAIL).astype(np.int64)) % _TAIL
-    spread = spread // _TAIL * _TAIL + lanes
-    spread = np.where(spread < length, spread, spread % length)
-    first, second = (
-        np.select([turn == 0, turn == 1, turn == 2], [length - 1 - step, step, tail], there)
-        for step, there in zip((0, min(1, length - 1)), spread, strict=True)
-    )
-    second = np.where(first == second, (first + 1) % length, second)
-    swapped = cycle % 2 == 1
-    return np.where(swapped, second, first), np.where(swapped, first, second)
+    return Palette(quiet, ends, far, np.array(equals, dtype=kind), nearest)
 
 
 def fits(
