@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gemm_products import ends, float8_options, several
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
@@ -168,7 +168,6 @@ def test_the_bound_covers_what_an_activation_makes_of_errors(activation):
     )
 
 
-@settings(max_examples=60)
 @given(products(), st.integers(0, 2**32))
 def test_reference_is_the_definition(gemm, seed):
     inputs = gemm.make_inputs(seed)
@@ -235,6 +234,7 @@ def test_a_product_that_cannot_be_is_refused(changes, message):
         Gemm("g", **{"M": 8, "N": 8, "K": 8, **changes})
 
 
+@pytest.mark.slow
 @given(products(), products())
 def test_names_differ_where_the_products_do(one, other):
     assert (product_name(one) == product_name(other)) == (one == other)
@@ -530,6 +530,7 @@ def test_a_product_whose_operands_are_stored_across_k_has_no_cancelling_twin():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_a_cancelling_twin_has_large_sums_and_small_results(layout):
     gemm = Gemm("g", 300, 400, 5000, layout, "e4m3")
