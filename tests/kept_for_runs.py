@@ -38,9 +38,9 @@ def keep_for_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("_pytest._code.code.getstatementrange_ast", find, raising=False)
     starts = functools.lru_cache(maxsize=256)(source.get_statement_startend2)
     patch.setattr(source, "get_statement_startend2", starts, raising=False)
-    # It looks for decorated fixtures in all names of plugins, as the run around it has done.
-    look = "_pytest.fixtures.FixtureManager._check_for_wrapped_fixture"
-    patch.setattr(look, lambda *_: None, raising=False)
+    # For fixtures within decorators, all names of plugins are looked up: the run around it did so.
+    look_up = "_pytest.fixtures.FixtureManager._lookup_in_type_dict"
+    patch.setattr(look_up, lambda *_: None, raising=False)
 
 
 def _kept_distributions() -> Callable[..., Iterator[Distribution]]:
@@ -86,7 +86,7 @@ def _at(code: CodeType, path: str) -> CodeType:
 def _kept_statements(find: Callable[..., Any]) -> Callable[..., Any]:
     parse = functools.lru_cache(maxsize=32)(lambda text: ast.parse(text, "source", "exec"))
 
-    def statement(line: int, text: source.Source, assertion: bool = False, node: Any = None) -> Any:
-        return find(line, text, assertion, parse(str(text)) if node is None else node)
+    def statement(line: int, text: source.Source, *, astnode: ast.AST | None = None) -> Any:
+        return find(line, text, astnode=astnode or parse(str(text)))
 
     return statement
