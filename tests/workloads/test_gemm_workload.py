@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from gemm_products import ends, float8_options, several
 from hypothesis import given, strategies as st
+from points import each_once
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
@@ -501,8 +502,7 @@ def is_right(gemm: Gemm, bits: int, *, promoted: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mode", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("depth", [512, 2048, 8192])
+@pytest.mark.parametrize(("mode", "depth"), each_once(["e4m3", "e5m2"], [512, 2048, 8192]))
 def test_sums_as_hopper_adds_them_are_right(mode, depth):
     promoted = Gemm("g", 24, 16, depth, "tn", mode)
     assert is_right(promoted, 13, promoted=True)
