@@ -15,12 +15,14 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import numpy as np
 import pytest
 from _pytest import runner
 from _pytest.pytester import SysModulesSnapshot
+from kept_for_runs import keep_for_runs
 from small_project import BENCH, INI, PARTS, QUICK
 from warm_python import warm_python as open_warm_python
 
@@ -42,7 +44,7 @@ gc.disable()  # until all is collected
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
 collect_ignore = [] if THOROUGH else ["studies"]
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=30 if THOROUGH else 15)
+hypothesis.settings.register_profile("shared", deadline=None, max_examples=60 if THOROUGH else 10)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,8 +66,17 @@ class _LessForgetful(SysModulesSnapshot):
         super().__init__(lambda name: preserve(name) or _is_installed(name))
 
 
+_installed: dict[str, ModuleType] = {}
+"""Modules that have been found to be installed, by name."""
+
+
 def _is_installed(name: str) -> bool:
-    return (getattr(sys.modules[name], "__file__", None) or "").startswith(_INSTALLED)
+    module = sys.modules[name]
+    if _installed.get(name) is module:
+        return True
+    if found := (getattr(module, "__file__", None) or "").startswith(_INSTALLED):
+        _installed[name] = module
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +131,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
             patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
             patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
+        keep_for_runs(patch)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield
@@ -155,12 +167,18 @@ def give_toolchain(host_cache: Path) -> Callable[[Path], None]:
 
 
 @pytest.fixture(scope="session")
-def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """Make an empty folder; pytest would look through all that it has made, which are thousands."""
+def folder_name(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Name a folder that does not exist yet."""
     root, numbers = tmp_path_factory.mktemp("folders"), itertools.count()
+    return lambda: root / str(next(numbers))
+
+
+@pytest.fixture(scope="session")
+def new_folder(folder_name: Callable[[], Path]) -> Callable[[], Path]:
+    """Make an empty folder; pytest would look through all that it has made, which are thousands."""
 
     def make() -> Path:
-        folder = root / str(next(numbers))
+        folder = folder_name()
         folder.mkdir()
         return folder
 
@@ -168,10 +186,10 @@ def new_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 
 
 @pytest.fixture(autouse=True)
-def own_folders(new_folder: Callable[[], Path]) -> Iterator[Path]:
-    """A state folder for each test."""
+def own_folders(folder_name: Callable[[], Path]) -> Iterator[Path]:
+    """A state folder for each test, which exists as soon as something is written there."""
     before = os.environ["GPUENERGY_STATE"]
-    os.environ["GPUENERGY_STATE"] = str(state := new_folder())
+    os.environ["GPUENERGY_STATE"] = str(state := folder_name())
     yield state
     os.environ["GPUENERGY_STATE"] = before
 
@@ -292,12 +310,17 @@ def _prepare_toolchain(cache: Path, factory: pytest.TempPathFactory) -> None:
 def pytest_collection_finish() -> None:
     """Let no later search for garbage look through all that was imported and collected."""
     gc.freeze()
+    # Tests make little garbage in circles, and Hypothesis has a function called at each search.
+    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is slow, which workers begin with; skip what cannot run here, with the reason."""
+    """Mark what is slow, which workers begin with; skip what cannot run here, with the reason.
+
+    Of a function that cannot run, only the first item is skipped; its others are deselected.
+    """
     marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     for item, names in marks.items():
         if names & {"tvm", "browser"}:
@@ -311,11 +334,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ("tvm", _why_no_tvm),
         ("thorough", _why_not_thorough),
     )
+    deselected = set()
     for marker, why_not in checks:
         marked = [item for item in items if marker in marks[item]]
         if marked and (reason := why_not()):
-            for item in marked:
+            # One item of each function tells the reason: to skip hundreds takes seconds.
+            told = {_function(item): item for item in reversed(marked)}
+            deselected |= set(marked).difference(told.values())
+            for item in told.values():
                 item.add_marker(pytest.mark.skip(reason=reason))
+    if deselected:
+        config.hook.pytest_deselected(items=[item for item in items if item in deselected])
+        items[:] = [item for item in items if item not in deselected]
+
+
+def _function(item: pytest.Item) -> str:
+    """The id of an item's function."""
+    return item.nodeid.partition("[")[0]
 
 
 def _why_not_thorough() -> str | None:

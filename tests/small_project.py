@@ -8,6 +8,16 @@ QUICK = "-p no:hypothesispytest -p no:anyio -p no:slipcover"
 """For ``PYTEST_ADDOPTS``: leaves out what takes longest to load, and loads all other plugins as a
 user's run does."""
 
+NOT_NEEDED = tuple(
+    f"-pno:{name}"
+    for name in (
+        "unraisableexception",  # looks through all objects for garbage
+        *("doctest", "faulthandler", "legacypath", "logging", "pastebin", "setuponly"),
+        *("setupplan", "stepwise", "subtests", "unittest"),
+    )
+)
+"""Plugins of pytest that take a fifth of a short run in this process."""
+
 INI = f"""
 [tool.pytest.ini_options]
 filterwarnings = ["error"]

@@ -186,6 +186,7 @@ def test_the_package_looks_at_files_in_one_way():
     assert found == [], "use pytest_gpuenergy.support.files"
 
 
+@pytest.mark.slow
 def test_rooms_import_from_each_other_what_they_declare():
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "bench").rglob("*.py")]
     found = [

@@ -136,7 +136,7 @@ def test_no_file_runs_code_writes_or_leads_elsewhere(documents, tmp_path):
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
 def test_any_bytes_are_read_or_refused(tmp_path, loader, content):
     path = tmp_path / "file.json"

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_folder import INI, ROOT
+from small_project import NOT_NEEDED
 
 from pytest_gpuenergy.tuners import FORMS, load_database
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name
@@ -106,6 +108,13 @@ def _file(workload: Conv2d, texts: list[str], target: dict[str, Any]) -> RecordF
 @pytest.fixture(autouse=True)
 def own_surroundings(machine_apart: None) -> None:
     """No test here waits for another run's GPU."""
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester) -> pytest.Pytester:
+    """Run pytest in this process without what no bench needs of it."""
+    vars(pytester)["inline_run"] = partial(pytester.inline_run, *NOT_NEEDED)
+    return pytester
 
 
 @pytest.fixture

@@ -55,8 +55,9 @@ def test_a_record_that_makes_no_kernel_fails_its_own_item_only(bench):
     assert "conftest.py:" not in result.stdout.str()
 
 
-def test_without_tvm_every_item_says_what_to_install(bench, monkeypatch, tmp_path):
+def test_without_tvm_every_item_says_what_to_install(bench, monkeypatch, tmp_path, give_toolchain):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    give_toolchain(tmp_path / "emulated" / "host")
     monkeypatch.setattr("pytest_gpuenergy.tuners.tvm.kernel_store.installed_tvm", lambda: None)
     bench.give_case7("mine", good=1)
     result = bench.run("--records", "mine", "--powercap", "1")

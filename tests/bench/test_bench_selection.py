@@ -44,13 +44,8 @@ def test_a_name_selects_no_neighbour(bench, expression, selected):
 @pytest.mark.parametrize(
     ("words", "ranks"),
     [
-        ("all", [1, 2, 3, 4]),
-        ("top1", [1]),
         ("top2", [1, 2]),
-        ("top9", [1, 2, 3, 4]),
-        ("2,4", [2, 4]),
         ("4, 2", [2, 4]),
-        ("3", [3]),
     ],
 )
 def test_kernels_are_chosen_by_rank(bench, words, ranks):
@@ -78,16 +73,11 @@ def test_quick_leaves_the_kernels_to_who_names_them(bench):
     ("arguments", "layers"),
     [
         (["-k", "k01"], list(CASES)),
-        (["--network", "resnet"], ["resnet03", "resnet06", "resnet09"]),
-        (["--network", "yolo"], ["yolo02", "yolo08", "yolo12", "yolo18"]),
         (["--network", "yolo, cases", "-k", "02 or case7"], ["yolo02", "case7"]),
-        (["-k", "resnet"], ["resnet03", "resnet06", "resnet09"]),
         (["-k", "ResNet03-k01"], ["resnet03"]),
         (["-k", "yolo02 or case1"], ["case1", "yolo02"]),
         (["-k", "not resnet"], list(CASES)),
         (["--network", "cases", "-k", "case2 or resnet03"], ["case2"]),
-        (["--case", "5"], ["case5"]),
-        (["--case", "all"], list(CASES)),
         (["--case", "5,yolo02", "--case", "case1"], ["case5", "yolo02", "case1"]),
         (["--case", "2", "--network", "resnet"], ["case2", "resnet03", "resnet06", "resnet09"]),
     ],
@@ -102,14 +92,10 @@ def test_layers_of_a_network_run_with_the_records_of_their_shape(bench, argument
     ("arguments", "layers"),
     [
         ([], list(CASES)),
-        (["-k", "case2"], ["case2"]),
-        (["-k", "case2 and 3xtf32"], ["case2_3xtf32"]),
         (["-k", "case2_3xtf32 or case7"], ["case2_3xtf32", "case7"]),
         (["-k", "case2 and TF32 or case3"], ["case3"]),
         (["-k", "case2 and tf32 and nhwc"], ["case2_tf32_nhwc"]),
-        (["-k", "case2 and not 3xtf32"], ["case2"]),
         (["-k", "case2 and not (3xtf32 or nhwc)"], ["case2"]),
-        (["--mode", "3xtf32"], ["case2_3xtf32"]),
         (["--mode", "float32,3xtf32", "-k", "case2"], ["case2", "case2_3xtf32"]),
         (["--mode", "tf32", "--layout", "nhwc"], ["case2_tf32_nhwc"]),
         (["--case", "2", "--mode", "3xtf32"], ["case2_3xtf32"]),
@@ -151,8 +137,6 @@ def test_modes_without_records_are_told(bench):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--mode", "fp8"], "--mode 'fp8' is not known: choose from float32, 3xtf32, *"),
-        (["--mode", ""], "--mode '' is not known: *"),
         (["--layout", "nchw,nt"], "--layout 'nt' is not known: choose from nchw, nhwc."),
         (
             ["--case", "case2_tf32", "--mode", "3xtf32"],
@@ -268,13 +252,12 @@ def test_a_workload_without_records_for_the_gpu_has_those_for_another(bench):
     ("words", "sentence"),
     [
         (
-            words,
-            f"--kernels {words!r} is not understood: give all, top1, top2, ..., or ranks "
+            "1-3",
+            "--kernels '1-3' is not understood: give all, top1, top2, ..., or ranks "
             "such as 1,5,25 or k01.",
-        )
-        for words in ("bad", "top0", "top", "1,,2", "-1", "1-3")
-    ]
-    + [(words, f"--kernels {words}: there is no kernel {words}; *") for words in ("0", "99")],
+        ),
+        ("99", "--kernels 99: there is no kernel 99; *"),
+    ],
 )
 def test_kernels_that_there_are_not_are_refused(bench, words, sentence):
     bench.give_records(4)
@@ -294,17 +277,6 @@ def test_bundled_records_must_be_complete(bench):
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
     bench.refuses(said="There are no records for case4 in */bench/records (*")
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", '{"format": "something else"}', "[]", "\0\1\2", '{"schema_version": 1}'],
-    ids=["empty", "truncated", "foreign", "list", "binary", "report"],
-)
-def test_a_file_that_is_no_record_file_is_refused(bench, content):
-    bench.give_records(1)
-    (bench.records / file_name(CASE1)).write_text(content)
-    bench.refuses(said="The record file */case1_*.json cannot be used, because *")
 
 
 def test_a_record_file_cut_short_is_refused(bench):

@@ -54,6 +54,7 @@ def test_an_id_in_a_report_can_be_run_without_the_option(folder, name):
     assert ids(folder, NAMED, "-k", f"test_conv2d_contenders[{name}]") == [name]
 
 
+@pytest.mark.slow
 def test_ids_of_bundled_kernels_and_contenders_can_be_run_together(folder):
     names = [
         f"{NAMED}::test_conv2d[case1-k01-200W]",

@@ -289,8 +289,11 @@ def test_a_product_without_records_is_skipped_with_what_to_do(folder):
 
 
 @pytest.mark.slow
-def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(folder, tmp_path, monkeypatch):
+def test_a_record_of_tvm_is_skipped_where_tvm_is_not_installed(
+    folder, tmp_path, monkeypatch, give_toolchain
+):
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))  # without kernels
+    give_toolchain(tmp_path / "emulated" / "host")
     monkeypatch.setattr(sys.modules[KernelStore.__module__], "installed_tvm", lambda: None)
     give_record(folder.path / "bench" / "records" / "nvidia-h200", "NVIDIA H200")
     sizes = "M=8 N=6 K=5 layout=nn"

@@ -85,6 +85,7 @@ def incomplete(python: ForkedPython, tmp_path: Path) -> Callable[..., Driver]:
     return lambda **lacks: Driver(build_driver(tmp_path, **lacks), python)
 
 
+@pytest.mark.slow
 def test_gpus_are_found_in_cudas_order(driver):
     found = driver.value("found = [one.uuid for one in gpus]", STUB_CUDA="21")
     assert found == [SECOND, FIRST]
@@ -126,6 +127,7 @@ def test_without_any_version_the_doctor_says_so(incomplete):
     assert checks["GPU 0 other processes"].endswith(f"lacks {PROCESSES}")
 
 
+@pytest.mark.slow
 def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver):
     source = Path(__file__).parents[1].joinpath("nvidia_stub/nvml.c").read_text()
     functions = re.findall(r"^(?:CALL|TELL|RUNNING)\((nvml\w+)", source, flags=re.MULTILINE)

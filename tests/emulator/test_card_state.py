@@ -107,7 +107,6 @@ def test_a_load_warms_the_card_and_the_warmth_leaves_again(state):
     assert state.spend(120 * SECOND_NS).temperature_c == pytest.approx(cold_c, abs=0.5)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 150_000_000), min_size=1, max_size=40))
 def test_energy_does_not_depend_on_the_steps_of_time(steps_ns):
     stepped, at_once = EmulatedCard(DEFAULT_PROFILE, 7), EmulatedCard(DEFAULT_PROFILE, 7)

@@ -349,6 +349,7 @@ def test_a_step_changes_power_and_time_with_the_clock(state):
     assert longer == pytest.approx(1 + 0.9 * 0.002, abs=0.001)
 
 
+@pytest.mark.slow
 def test_states_also_change_without_heat_but_rarely(state):
     state.inject(Fault.of("clock_states"))
     clocks = run(state, MILD, 600.0)

@@ -167,7 +167,6 @@ def make_edges(times_s: Any, widths_s: Any) -> list[Edge]:
     ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     st.floats(0.09, 0.11),
     st.floats(0, 1000),

@@ -244,6 +244,7 @@ class RealEdges(EnergyCounter):
         return replace(edge, energy_mj=edge.energy_mj + round(self._power_mw * off_s))
 
 
+@pytest.mark.slow
 def test_power_that_still_rises_is_measured_for_longer(device, repeat):
     rng, lengths = np.random.default_rng(11), []
     meter = EnergyMeter(device)
@@ -330,6 +331,7 @@ def test_a_card_that_protects_itself_is_flagged(device, repeat, fault, flags):
     assert set(reading.flags) == flags
 
 
+@pytest.mark.slow
 def test_a_drift_of_temperature_is_flagged(repeat, runner):
     settings = MeterSettings(
         warmup_max_s=1.0, max_measure_s=30.0, relative_half_width=0.0, preheat_s=0.0
@@ -373,6 +375,7 @@ def test_what_comes_and_goes_during_the_trials_is_flagged(device, repeat, fault,
     assert flag in reading.flags
 
 
+@pytest.mark.slow
 def test_a_power_reading_that_follows_slowly_is_no_change_of_power(device, repeat):
     device.inject("energy", "not_supported")
     device.inject("field_missing", {"field": 186})
@@ -486,6 +489,7 @@ def test_a_card_held_back_by_its_limit_is_measured_for_whole_swings(
     assert len(reading.trials) == trials
 
 
+@pytest.mark.slow
 def test_a_card_held_back_by_its_limit_needs_less_heat(repeat, runner):
     heated_s = []
     for limit_w in (300.0, 700.0):

@@ -79,6 +79,7 @@ def test_a_counter_that_fails_is_not_replaced(open_card, error):
 
 # A GeForce averages over a second, which takes the heat-up along; an H200's instant power is the
 # mean of the last quarter of an update.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("profile", "faults", "source"),
     [

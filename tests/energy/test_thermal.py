@@ -80,6 +80,7 @@ def test_a_card_that_had_rested_is_corrected_to_what_it_settles_at(sink_k_per_w)
     assert settling.settled_c == pytest.approx(end_c, abs=2.5)
 
 
+@pytest.mark.slow
 @given(
     air_c=st.floats(20, 45),
     die_k=st.floats(15, 30),

@@ -95,6 +95,7 @@ def refused(device: EmulatedDevice, kernel: Kernel) -> Measurement:
     return measurement
 
 
+@pytest.mark.slow
 def test_a_correct_kernel_has_all_figures(device):
     found = measure(device, conv())
     assert (found.outcome, found.error, found.validity) == ("correct", None, ())

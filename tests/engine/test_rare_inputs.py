@@ -490,6 +490,7 @@ def test_large_workloads_of_many_outputs_have_no_sparse_drawings():
     assert len(drawings_of((0, 1, 2), contract(lambda x: x, (1 << 20,), (1 << 20,)))) == 3
 
 
+@pytest.mark.slow
 def test_a_period_that_the_shape_tells_is_found():
     shape = (5000, 256)
     workload = contract(lambda x: 2 * x, shape, shape)

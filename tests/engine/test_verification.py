@@ -155,6 +155,7 @@ def test_scalars_reach_the_kernel_by_name():
     assert device.scalars == {"alpha": alpha}
 
 
+@pytest.mark.slow
 @given(place=st.tuples(*(st.integers(0, n - 1) for n in SHAPE)))
 def test_one_wrong_element_is_found_wherever_it_is(place):
     def edit(output: Array) -> None:

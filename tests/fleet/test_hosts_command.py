@@ -89,6 +89,7 @@ def test_hosts_behind_ssh_are_listed_in_their_order(hosts, capsys):
     assert answer.stdout == "h2\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "said"),
     [

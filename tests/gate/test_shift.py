@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gate_shift_simulation import drawn, multiplied
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
@@ -130,7 +130,6 @@ def half_widths(comparison: Comparison) -> dict[tuple[str, str], float]:
     }
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 2**32),
     st.integers(0, 14),
@@ -300,7 +299,6 @@ def test_a_scatter_that_sessions_do_not_explain_is_told(compared):
     assert of(found, "k12").verdict is Verdict.WORSE
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32), st.floats(0.7, 1.4), st.randoms(use_true_random=False))
 def test_relative_changes_depend_neither_on_the_shift_nor_on_the_order(seed, factor, random):
     run = a_run()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from execnet import XSpec, gateway_io
-from small_project import BENCH, INI, PARTS
+from small_project import BENCH, INI, NOT_NEEDED, PARTS
 
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.report import Report, RunFolder, load_report
@@ -26,16 +26,6 @@ def test_scale({arguments}load_kernel, energy_benchmark):
     m = energy_benchmark(load_kernel({source}, **LAUNCH), workload=SCALE{more})
     {after}
 """
-
-NOT_NEEDED = tuple(
-    f"-pno:{name}"
-    for name in (
-        "unraisableexception",  # looks through all objects for garbage
-        *("doctest", "faulthandler", "legacypath", "logging", "pastebin", "setuponly"),
-        *("setupplan", "stepwise", "subtests", "unittest"),
-    )
-)
-"""Plugins of pytest that take a fifth of a short run in this process."""
 
 
 @dataclass(frozen=True)

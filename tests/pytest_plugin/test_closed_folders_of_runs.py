@@ -30,6 +30,7 @@ def test_tests_that_measure_nothing_pass(closed):
     assert result.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("--gpuenergy-resume",)])
 def test_items_that_measure_end_the_run_with_one_sentence(closed, arguments):
     result = closed.run("--powercap", "1", *arguments)

@@ -129,6 +129,7 @@ def test_the_source_of_energy_and_the_card_are_recorded(project):
         assert (measurement.energy_source, measurement.gpu_uuid) == ("counter", device.uuid)
 
 
+@pytest.mark.slow
 def test_a_card_without_any_source_of_energy_is_told_in_one_sentence(project, inject):
     inject(**dict.fromkeys(("energy", "fields", "power"), "not_supported"))
     result = project.run("--powercap", "700W")

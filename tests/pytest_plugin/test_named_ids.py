@@ -60,6 +60,7 @@ def test_k_takes_the_labels_of_the_latest_run(project):
         assert sorted(found) == sorted(f"test_scale.py::test_scale[{one}]" for one in chosen), word
 
 
+@pytest.mark.slow
 def test_words_that_name_items_by_themselves_select_no_others(project):
     two(project, "test_other")
     other = project.path / "test_other.py"

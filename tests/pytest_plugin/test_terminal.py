@@ -135,6 +135,7 @@ def test_durations_say_where_the_time_went(project):
     assert 0 < sum(measurement.phases_s.values()) <= measurement.wall_s
 
 
+@pytest.mark.slow
 def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
     project, monkeypatch
 ):

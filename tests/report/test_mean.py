@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gate_shift_simulation import scaled
 from gate_simulation import Session, drawn_measurement
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from report_fixtures import a_run
 
@@ -103,7 +103,6 @@ def test_one_kernel_far_apart_keeps_its_own_scatter():
     assert half(mean["k02"], Metric.ENERGY) < half(mean["k01"], Metric.ENERGY) / 2
 
 
-@settings(max_examples=25)
 @given(
     levels=st.lists(st.floats(0.9, 1.1), min_size=3, max_size=3),
     lacking=st.lists(st.sampled_from(LABELS[5:]), max_size=3, unique=True),
@@ -124,7 +123,6 @@ def test_what_a_run_lacks_does_not_shift_a_kernel(levels, lacking):
         assert found[m.kernel.label].energy_mj == pytest.approx(expected, rel=1e-4)
 
 
-@settings(max_examples=25)
 @given(
     st.lists(
         st.lists(st.tuples(st.floats(0.8, 1.25), st.floats(0.8, 1.25)), min_size=8, max_size=8),

@@ -28,6 +28,7 @@ def test_the_published_schema_is_this_releases():
     assert published == schema_document(), f"gpuenergy report --schema {path}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "bench" / "results").glob("*/report.json")), ids=lambda p: p.parent.name
 )

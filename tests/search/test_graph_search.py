@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run, run_in_parallel
 
 from pytest_gpuenergy.search import (
@@ -248,7 +248,6 @@ def test_the_share_of_the_best_decides_between_one_good_state_and_a_good_mean():
     assert found[1.0] != found[0.0]
 
 
-@settings(max_examples=20)
 @given(st.floats(0, 5), st.floats(0, 1), st.floats(0, 1), SEEDS)
 def test_no_setting_makes_the_search_miss_or_repeat_a_state(puct_c, best_share, eps, seed):
     space = grid(4, 4)

@@ -100,3 +100,27 @@ def test_missing_records_name_the_folder_of_the_gpu(tmp_path):
 @given(st.lists(st.integers(1, 25), min_size=1, unique=True))
 def test_ranks_are_chosen_in_their_own_order(wanted):
     assert choose_ranks(",".join(map(str, wanted)), range(1, 26)) == sorted(wanted)
+
+
+@pytest.mark.parametrize("words", ["bad", "top0", "top", "1,,2", "-1", "1-3", ""])
+def test_words_that_name_no_ranks_are_told(words):
+    with pytest.raises(InputError, match=f"--kernels '{words}' is not understood: give all, top1"):
+        choose_ranks(words, range(1, 5))
+
+
+@pytest.mark.parametrize("words", ["0", "99", "2,99"])
+def test_a_rank_that_there_is_not_is_told(words):
+    with pytest.raises(InputError, match=r"there is no kernel \d+; there are 1 to 4\."):
+        choose_ranks(words, range(1, 5))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", '{"format": "something else"}', "[]", "\0\1\2", '{"schema_version": 1}'],
+    ids=["empty", "truncated", "foreign", "list", "binary", "report"],
+)
+def test_a_file_that_is_no_record_file_is_refused(tmp_path, content):
+    path = give(tmp_path)
+    path.write_text(content)
+    with pytest.raises(InputError, match=f"The record file {path} cannot be used, because"):
+        load_records(path)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
@@ -68,7 +68,6 @@ def convolutions(draw: st.DrawFn) -> Conv2d:
     return Conv2d.of("any", *sizes, **draw(st.fixed_dictionaries(options)))
 
 
-@settings(deadline=None, max_examples=60)
 @given(convolutions(), st.integers(0, 2**32))
 def test_reference_is_the_definition(workload, seed):
     inputs = workload.widened(workload.make_inputs(seed))
@@ -80,7 +79,6 @@ def test_reference_is_the_definition(workload, seed):
     np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=30)
 @given(convolutions(), st.integers(1, 4096))
 def test_blocks_of_rows_do_not_change_the_reference(workload, scratch_bytes):
     inputs = workload.widened(workload.make_inputs(0))
@@ -319,7 +317,6 @@ def test_a_name_ends_with_the_options_that_are_not_as_usual(workload, other):
     )
 
 
-@settings(max_examples=20)
 @given(convolutions())
 def test_a_device_computes_the_same_reference(workload):
     inputs = workload.widened(workload.make_inputs(0))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gemm_products import ends, float8_options, several
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from points import each_once
 from strict_arrays import StrictArrays
 
 from pytest_gpuenergy.engine import compare
@@ -168,7 +169,6 @@ def test_the_bound_covers_what_an_activation_makes_of_errors(activation):
     )
 
 
-@settings(max_examples=60)
 @given(products(), st.integers(0, 2**32))
 def test_reference_is_the_definition(gemm, seed):
     inputs = gemm.make_inputs(seed)
@@ -235,6 +235,7 @@ def test_a_product_that_cannot_be_is_refused(changes, message):
         Gemm("g", **{"M": 8, "N": 8, "K": 8, **changes})
 
 
+@pytest.mark.slow
 @given(products(), products())
 def test_names_differ_where_the_products_do(one, other):
     assert (product_name(one) == product_name(other)) == (one == other)
@@ -501,8 +502,7 @@ def is_right(gemm: Gemm, bits: int, *, promoted: bool) -> bool:
     return True
 
 
-@pytest.mark.parametrize("mode", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("depth", [512, 2048, 8192])
+@pytest.mark.parametrize(("mode", "depth"), each_once(["e4m3", "e5m2"], [512, 2048, 8192]))
 def test_sums_as_hopper_adds_them_are_right(mode, depth):
     promoted = Gemm("g", 24, 16, depth, "tn", mode)
     assert is_right(promoted, 13, promoted=True)
@@ -530,6 +530,7 @@ def test_a_product_whose_operands_are_stored_across_k_has_no_cancelling_twin():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 def test_a_cancelling_twin_has_large_sums_and_small_results(layout):
     gemm = Gemm("g", 300, 400, 5000, layout, "e4m3")

@@ -119,16 +119,18 @@ def test_8_bit_products_that_it_lacks_are_not_here(options, why):
         cublas_call(gemm.varied(**options))
 
 
-@pytest.mark.parametrize("end", [{}, {"bias": True}, {"residual": True}])
 @pytest.mark.parametrize(
-    ("layout", "several"),
-    [
-        ("nn", {"B": 3}),
-        ("tt", {"B": 2, "ldc": 17}),
-        ("tn", {"groups": (19,)}),
-        ("nt", {"groups": (0, 7, 11, 0, 1)}),
-        ("tn", {"groups": (4, 4, 11), "ldc": 17}),
-    ],
+    ("layout", "several", "end"),
+    each_once(
+        {
+            "batch": ("nn", {"B": 3}),
+            "padded-batch": ("tt", {"B": 2, "ldc": 17}),
+            "group": ("tn", {"groups": (19,)}),
+            "groups": ("nt", {"groups": (0, 7, 11, 0, 1)}),
+            "padded-groups": ("tn", {"groups": (4, 4, 11), "ldc": 17}),
+        },
+        {"plain": ({},), "bias": ({"bias": True},), "residual": ({"residual": True},)},
+    ),
 )
 def test_it_multiplies_batches_and_groups(device, layout, several, end):
     gemm = Gemm("g", 19, 13, 33, layout, "bfloat16", **several, **end)
@@ -203,6 +205,7 @@ def test_other_ends_are_not_here(end, why):
         cublas_call(replace(GEMM, **end))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_nothing_is_asked_while_it_is_measured(device, cache):
     gemm = Gemm("g", 64, 96, 33)

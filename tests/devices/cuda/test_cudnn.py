@@ -65,9 +65,20 @@ def engines(calls: tuple[LibraryCall, ...]) -> list[str]:
     return [str(call.all_options["algorithm"]).partition("_")[0] for call in calls]
 
 
-@pytest.mark.parametrize(("layout", "mode"), each_once({"nchw": "nchw", "nhwc": "nhwc"}, MODES))
-@pytest.mark.parametrize("shape", [CONV, ODD])
-@pytest.mark.parametrize("options", [{}, {"bias": True}, {"bias": True, "relu": True}])
+@pytest.mark.parametrize(
+    ("layout", "mode", "shape", "options"),
+    each_once(
+        [(layout, mode) for layout in ("nchw", "nhwc") for mode in MODES],
+        {
+            "usual": (CONV, {}),
+            "odd-bias-relu": (ODD, {"bias": True, "relu": True}),
+            "usual-bias": (CONV, {"bias": True}),
+            "odd": (ODD, {}),
+            "usual-bias-relu": (CONV, {"bias": True, "relu": True}),
+            "odd-bias": (ODD, {"bias": True}),
+        },
+    ),
+)
 def test_it_convolves_tensors_of_each_type_and_layout(device, layout, mode, shape, options):
     conv = shape.varied(layout=layout, mode=mode, **options)
     with host():
@@ -90,8 +101,7 @@ def test_any_shape_is_right(device, data):
         verify_on_device(device, offered(device, conv)[0], conv)
 
 
-@pytest.mark.parametrize("mode", ["float32", "float16"])
-@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(("mode", "layout"), each_once(["float32", "float16"], ["nchw", "nhwc"]))
 def test_what_cannot_be_fused_is_done_afterwards(device, mode, layout):
     conv = CONV.varied(mode=mode, layout=layout, relu=True)
     with host():

@@ -106,6 +106,7 @@ def calls(tools: Path) -> list[str]:
     return (tools / "calls").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_a_program_is_compiled_once_for_all_sizes_and_verified(device, tools):
     for gemm in (GEMM, Gemm("h", 2, 1, 9)):
         device.prepare([program_for(gemm)])

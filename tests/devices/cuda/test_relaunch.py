@@ -135,6 +135,7 @@ def right(_: Double, x: Any, y: Any, __: Any) -> None:
     y[:] = 2 * x
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize(
     ("in_place", "cache"), each_once(PLACES, ["hot", "cold"]), indirect=["in_place"]
@@ -294,6 +295,7 @@ def stops_adding_to_one_set(double: Double, x: Any, y: Any, _: Any) -> None:
         y[:] = x + y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["hot", "cold"])
 def test_what_a_kernel_changes_is_right_on_all_sets_after_a_measurement(device, cache):
     assert measured(device, adds, cache, SUM) > 3 * MAX_PLACEMENTS
@@ -309,6 +311,7 @@ def test_a_kernel_that_adds_only_at_first_is_found(device, change, cache):
         measured(device, change, cache, SUM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "cache"), each_once([adds, adds_at_most_launches], ["hot", "cold"])
 )

@@ -109,9 +109,7 @@ def test_the_title_names_gpu_and_run(report, measured):
     assert title == "NVIDIA H200 (emulated), run 20260102T030405-abcdef"
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HOSTILE, HOSTILE, HOSTILE)
 def test_names_stay_data(report, measured, one, two, three):
     plain = Outline(html_page(report(measured(1))))

@@ -54,7 +54,8 @@ def test_the_most_promising_come_first_and_none_is_beyond_the_peak(offered):
     assert cycles[0] >= LARGE.flops / 2 / (H200.multiprocessors * H200.cores)
 
 
-@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", nightly(["float32", "bfloat16"], ["float32"]))
 def test_the_best_parameters_are_the_first(mode):
     gemm = Gemm("small", 200, 136, 640, "nn", mode=mode)
     assert best_parameters(gemm, H200) == rank_kernels(gemm, H200)[0]

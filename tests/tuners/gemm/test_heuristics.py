@@ -116,6 +116,7 @@ def test_another_version_of_it_gives_no_advice(install):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_compiled")
 def test_a_search_begins_with_its_tiles(install, tmp_path):
     install(TILES)

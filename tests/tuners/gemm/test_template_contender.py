@@ -79,12 +79,14 @@ def test_records_whose_instructions_a_card_lacks_are_not_used(tmp_path, mode, ca
         assert chosen.details["template"] == "mma"
 
 
+@pytest.mark.slow
 def test_convolutions_have_tiles_too(tried, tmp_path):
     layer = Conv2d.of("layer", 1, 56, 56, 64, 64, 3, 3, 1, 1)
     assert CONTENDERS["template"](layer, bench(tmp_path)) == tried[-1]
     assert len(tried) == 8
 
 
+@pytest.mark.slow
 def test_nothing_is_timed_on_a_gpu_that_nobody_has_claimed(tried, tmp_path):
     layer = Conv2d.of("layer", 1, 56, 56, 64, 64, 3, 3, 1, 1)
     assert CONTENDERS["template"](layer, replace(bench(tmp_path), claimed=False))

@@ -156,7 +156,7 @@ def test_a_call_put_anywhere_into_a_real_text_is_refused(store, record_file, dat
 
 
 @pytest.mark.tvm
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_text_of_a_record_becomes_text_of_a_kernel(store, record_file, data):
     content = data.draw(
