@@ -49,6 +49,10 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
+_FRESH, _FRESH_SEED = 12, 4711
+_FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
+_FRESH_ELEMENTS = 1 << 26
+"""The most elements of an input or an output of a fresh layer."""
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
@@ -92,6 +96,16 @@ REST: Mapping[Conv2d, int] = {
 """The convolutions of ResNet-50 that are not bundled, with how often each occurs."""
 
 
+GROUPED: tuple[Conv2d, ...] = (
+    Conv2d.of("group01", 1, 112, 112, 32, 32, 3, 3, 1, 1, 1, 32),
+    Conv2d.of("group02", 1, 56, 56, 144, 144, 3, 3, 2, 1, 1, 144),
+    Conv2d.of("group03", 8, 14, 14, 512, 512, 5, 5, 1, 2, 1, 512),
+    Conv2d.of("group04", 1, 56, 56, 128, 128, 3, 3, 1, 1, 1, 32),
+    Conv2d.of("group05", 8, 28, 28, 240, 120, 3, 3, 1, 1, 1, 3),
+)
+"""Depthwise convolutions as in MobileNet, and others with groups of 4 to 80 channels."""
+
+
 def kindred_layers() -> list[Conv2d]:
     """Return convolutions of the kinds that lost against cuDNN in earlier trials, drawn.
 
@@ -119,6 +133,32 @@ def kindred_layers() -> list[Conv2d]:
     return layers
 
 
+def fresh_layers() -> list[Conv2d]:
+    """Return twelve convolutions of any geometry, drawn once all others had been looked at.
+
+    They have windows that are not square, more padding than half a window, strides up to 3,
+    dilation up to 4, groups, up to 32 images, and any number of channels.
+    """
+    drawn, layers = random.Random(_FRESH_SEED), []
+    while len(layers) < _FRESH:
+        window = drawn.choice(_FRESH_WINDOWS)
+        dilation = drawn.choice((1, 1, 1, 2, 3, 4)) if max(window) > 1 else 1
+        groups = drawn.choice((1, 1, 1, 1, 1, 2, 4))
+        height = drawn.randint(7, 130)
+        width = max(7, height + drawn.randint(-40, 40))
+        channels = (groups * round(2 ** drawn.uniform(0, 10) / groups + 0.5) for _ in range(2))
+        padding = drawn.choice((0, *[max(window) * dilation // 2] * 3, max(window) * dilation))
+        sizes = (drawn.choice((1, 1, 1, 2, 5, 16, 32)), height, width, *channels, *window)
+        with suppress(InputError):  # the window may be larger than the input
+            more = (drawn.choice((1, 1, 1, 2, 3)), padding, dilation, groups)
+            conv = Conv2d.of(f"fresh{len(layers) + 1:02}", *sizes, *more)
+            s = conv.shape
+            most = s.N * max(s.CI * s.H * s.W, s.CO * s.OH * s.OW)
+            if 2e8 < conv.flops < 2e10 and most < _FRESH_ELEMENTS:
+                layers.append(conv)
+    return layers
+
+
 def swept_layers() -> list[Conv2d]:
     """Return all convolutions of the sweep; of layers of the same sizes, the first."""
     found: dict[object, Conv2d] = {}
@@ -126,6 +166,8 @@ def swept_layers() -> list[Conv2d]:
         *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
         *drawn_layers(),
         *kindred_layers(),
+        *fresh_layers(),
+        *GROUPED,
         *REST,
     ):
         found.setdefault(conv.shape, conv)
@@ -200,6 +242,7 @@ class Sweep:
         brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only, and
             bfloat16 only for the cases.
         light: how names of layers begin whose energy is not measured.
+        full: how names of layers begin that have all modes in both layouts nevertheless.
         few: how many kernels of each way to copy are tried; 0 for more.
         rows: what was measured: kernels, and finalists beside cuDNN.
         lock: is held by a thread that changes what has been compiled.
@@ -216,6 +259,7 @@ class Sweep:
     few: int = 0
     brief: bool = False
     light: Sequence[str] = ()
+    full: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
@@ -247,7 +291,8 @@ class Sweep:
         for layer, mode in every:
             if self.brief and mode == "bfloat16" and not layer.name.startswith("case"):
                 continue
-            layouts = ("nhwc",) if self.brief and mode != "3xtf32" else CONV_LAYOUTS
+            is_brief = self.brief and not layer.name.startswith(tuple(self.full))
+            layouts = ("nhwc",) if is_brief and mode != "3xtf32" else CONV_LAYOUTS
             yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
 
     def compile(self, layers: Sequence[Conv2d]) -> None:
@@ -571,6 +616,7 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
         "cudnn": torch.backends.cudnn.version(),
         "layers": {conv.name: [*vars(conv.shape).values()] for conv in layers},
     }
+    begin = time.monotonic()
     for layer, mode, convs in sweep.varied(layers):
         if time.monotonic() > until:
             sweep.rows.append({"missed": f"{layer.name} in {mode}"})
@@ -597,6 +643,7 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             if "template" in one.row:
                 (conv,) = (c for c in convs if c.layout == one.row["layout"])
                 one.row["last_error"] = tensors.error(conv, one.parts[1])
+        about["seconds"] = round(time.monotonic() - begin, 1)
         sweep.store(**about)
         del some, tensors
         torch.cuda.empty_cache()
@@ -621,6 +668,7 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
+    parser.add_argument("--full", default="-", help="names of layers that are never brief")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
@@ -640,6 +688,7 @@ def main(words: Sequence[str] | None = None) -> None:
         options.few,
         options.brief,
         options.without_energy.split(","),
+        options.full.split(","),
     )
     try:
         if options.compile:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.conv.tile import (
-    WIDEST_LOAD,
+    WIDEST_LOAD_BYTES,
     ThreadWork,
     Tile,
     conv_cycles,
@@ -44,10 +44,8 @@ class DepthwiseParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a plain convolution with one input channel in each group."""
-        if not isinstance(workload, Conv2d) or not workload.is_plain:
-            return False
-        return workload.shape.groups == workload.shape.CI
+        """Return whether it is a convolution with one input channel in each group."""
+        return isinstance(workload, Conv2d) and workload.shape.groups == workload.shape.CI
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
@@ -91,7 +89,6 @@ class DepthwiseParameters(Tile):
             )
         constants = {
             "PLANES": _planes(conv),
-            "CHANNELS": conv.shape.CO,
             "MULTIPLIER": conv.shape.CO // conv.shape.CI,
             "READ_FIRST": int(self.read_first),
         }
@@ -102,6 +99,8 @@ def _planes(conv: Conv2d) -> int:
     return conv.shape.N * conv.shape.CO
 
 
+_WIDEST_LOAD = WIDEST_LOAD_BYTES // 4
+"""The weights that are read from shared memory at once, in float32."""
 _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
 _CHANNELS = (1, 2, 4, 8, 16)
@@ -136,8 +135,8 @@ class GroupedParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a plain convolution."""
-        return isinstance(workload, Conv2d) and workload.is_plain
+        """Return whether it is a plain convolution, or one in groups."""
+        return isinstance(workload, Conv2d) and (workload.is_plain or workload.shape.groups > 1)
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
@@ -184,7 +183,7 @@ class GroupedParameters(Tile):
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
         read_bytes, written_bytes = plane_bytes(conv, self)
-        weights = taps * self.channels / math.gcd(WIDEST_LOAD, self.channels)
+        weights = taps * self.channels / math.gcd(_WIDEST_LOAD, self.channels)
         copied = planes * taps * self.channels * self.threads_z / self.threads
         of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
         groups = max(1, math.floor(self.threads_z * self.channels / _group(conv)[1]))
@@ -193,7 +192,7 @@ class GroupedParameters(Tile):
             wavefronts=planes * (read_waves + weights) + self.channels * write_waves + 4 * copied,
             block_bytes=(
                 groups * planes * read_bytes
-                + 4 * self.threads * copied
+                + conv.element_bytes * self.threads * copied
                 + self.threads_z * self.channels * written_bytes
             ),
         )
@@ -214,7 +213,7 @@ class GroupedParameters(Tile):
             "GROUP_OUT": of_output,
             "CHANNELS": self.channels,
             "DEPTH": self.depth,
-            "WEIGHT_WIDTH": math.gcd(WIDEST_LOAD, self.channels),
+            "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
         }
         return self.text(conv, constants)
 
