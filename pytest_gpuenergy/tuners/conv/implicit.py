@@ -442,7 +442,7 @@ class ImplicitParameters(WindowParameters):
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
             s = conv.shape
-            rows = s.N * s.H * (s.OW if self.unrolled else s.W)
+            rows = s.N * s.H * (s.OW if self.unrolled else s.W) * s.groups
             if self._packs_weights(conv):
                 rows += s.CO * s.KH * self._columns(conv)
             moved = 2 * self._channels(conv) * rows
@@ -508,7 +508,7 @@ class ImplicitParameters(WindowParameters):
     def _packs_weights(self, conv: Conv2d) -> bool:
         """Return whether the weights are packed: as they come, they may have channels last."""
         s = conv.shape
-        return s.KH * s.KW > 1 or self._channels(conv) > s.CI
+        return s.KH * s.KW > 1 or self._channels(conv) > s.CI // s.groups
 
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
@@ -517,13 +517,13 @@ class ImplicitParameters(WindowParameters):
         plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
         if self.unrolled or conv.layout == "nhwc":
             pieces = padded * conv.element_bytes // _PIECE_BYTES
-            counts = (s.N * plane, s.CO * taps)
+            counts = (s.N * plane * s.groups, s.CO * taps)
             if self.unrolled:
                 counts = (s.N * s.H * s.OW, s.CO * s.KH)
             blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
         else:
-            blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
-        shapes = {"packed_data": (s.N, s.H, columns, padded)}
+            blocks = [s.N * s.groups * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
+        shapes = {"packed_data": (s.N, s.H, columns, padded * s.groups)}
         if self._packs_weights(conv):
             shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)
         packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
@@ -542,11 +542,12 @@ class ImplicitParameters(WindowParameters):
                 "PACK_STRIDE": s.strides,
                 "PACK_IMAGES": s.N,
                 "PACK_PLANE": plane,
-                "PACK_CI": s.CI,
+                "PACK_GROUPS": s.groups,
+                "PACK_CI": s.CI // s.groups,
                 "PACK_CO": s.CO,
                 "PACK_TAPS": taps,
                 "PADDED": padded,
-                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI),
+                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI // s.groups),
                 "PACK_DATA_BLOCKS": blocks[0],
             },
         )
@@ -669,9 +670,10 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     """Return the ways to copy that are worth trying."""
     plain, packed, unrolled = Way(True), Way(True, packed=True), Way(True, True, unrolled=True)
     box_bytes = _box_bytes(conv, plain)
-    if not box_bytes:
-        plain = packed
-    ways = [way for way in (plain,) if _box_bytes(conv, way)]
+    # Of several groups, only packed channels can have longer lines than divide them.
+    shortest = conv.shape.groups > 1 and box_bytes == _SHORTEST_LINE_BYTES
+    tried = [plain] * bool(box_bytes) + [packed] * (not box_bytes or shortest)
+    ways = [way for way in tried if _box_bytes(conv, way)]
     for place, way in enumerate(ways):
         best = _best_line(_channels(conv, way) * conv.element_bytes)
         if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
@@ -689,7 +691,8 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
 def _channels(conv: Conv2d, way: Way) -> int:
     """Return the channels of the input in a group, with those that packing adds."""
     channels = conv.shape.CI // conv.shape.groups * (conv.shape.KW if way.unrolled else 1)
-    piece = _PIECE_BYTES // conv.element_bytes
+    bytes_at_once = max(way.line, _SHORTEST_LINE_BYTES) if conv.shape.groups > 1 else _PIECE_BYTES
+    piece = bytes_at_once // conv.element_bytes
     return -(-channels // piece) * piece if way.packed else channels
 
 
@@ -714,8 +717,8 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
     The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
     ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
     """
-    s, packed = conv.shape, way.packed
-    row = _channels(conv, way) * conv.element_bytes
+    s, packed, size = conv.shape, way.packed, conv.element_bytes
+    row = _channels(conv, way) * size
     height, width = (reach - 1 for reach in s.window)
     farthest = height if way.unrolled else max(height, width)
     if way.unrolled:
@@ -727,9 +730,9 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
         or row % _PIECE_BYTES
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and (packed or row % max(way.line, _SHORTEST_LINE_BYTES)))
+        or (s.groups > 1 and (way.unrolled or row % max(way.line, _SHORTEST_LINE_BYTES)))
         or (packed and not way.unrolled and s.KH * s.KW > _MOST_PACKED_TAPS)
-        or (packed and row // conv.element_bytes * max(pixels, filters) > _MOST_PACKED_ELEMENTS)
+        or (packed and row // size * max(s.groups * pixels, filters) > _MOST_PACKED_ELEMENTS)
     ):
         return 0
     if way.line:
