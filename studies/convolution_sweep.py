@@ -195,33 +195,27 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
     for way, ranked in ways.items():
         most = _KERNELS_OF_A_WAY.get(of_hopper, 4) if way[0] == "implicit" else _KERNELS_OF_OTHERS
         names = ("tile_p", "tile_c", "consumers", "splits", "per_multiprocessor", "deep")
+        names += ("rows", "columns", "channels", "read_first")
         tiles: dict[tuple[object, ...], Any] = {}
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
         if few:
-            most = few if way[0] == "implicit" else 1
+            most = 1 if way[0] == "implicit_mma" else few
         chosen += list(tiles.values())[:most]
         if way[2] and tiles:
             chosen.append(replace(next(iter(tiles.values())), early=False))
     return chosen
 
 
-def packing_of(conv: Conv2d, few: int) -> Kernel | None:
-    """Return the launch alone that packs for a convolution; None if no kernel has one."""
-    for one in offered(conv, few):
-        if one.numbers.get("packed"):
-            kernel = one.kernel(conv)
-            return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
-    return None
-
-
-def earlier_best(paths: Sequence[Path]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Return the kernels that were the best in trials, by mode, layout and layer."""
+def stored_kernels(
+    paths: Sequence[Path], mark: str = "numbers"
+) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Return the kernels of files whose rows have a mark, by mode, layout and layer."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for path in paths:
         stored = json.loads(gzip.decompress(path.read_bytes()))
         for row in stored["rows"]:
-            if "template" in row and "final_us" in row:
+            if "template" in row and mark in row:
                 suffix = Conv2d.of("c", *_ANY).varied(mode=row["mode"], layout=row["layout"]).suffix
                 key = (row["mode"], row["layout"], row["name"].removesuffix(suffix))
                 found.setdefault(key, []).append(row)
@@ -244,6 +238,7 @@ class Sweep:
         light: how names of layers begin whose energy is not measured.
         full: how names of layers begin that have all modes in both layouts nevertheless.
         few: how many kernels of each way to copy are tried; 0 for more.
+        chosen: the kernels to try instead of those, by mode, layout and layer.
         rows: what was measured: kernels, and finalists beside cuDNN.
         lock: is held by a thread that changes what has been compiled.
         compiled: the machine code of kernels.
@@ -257,6 +252,7 @@ class Sweep:
     earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     late: bool = False
     few: int = 0
+    chosen: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     brief: bool = False
     light: Sequence[str] = ()
     full: Sequence[str] = ()
@@ -270,9 +266,11 @@ class Sweep:
         like_half = conv.mode == "bfloat16" and not self.brief
         some = self.best.get((conv.layout, conv.shape)) if like_half else None
         name = conv.name.removesuffix(conv.suffix)
-        again = self.earlier.get((conv.mode, conv.layout, name), [])
-        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
-        tried += offered(conv, self.few) if some is None else some
+        key = (conv.mode, conv.layout, name)
+        stored = (*self.earlier.get(key, ()), *self.chosen.get(key, ()))
+        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in stored]
+        if not self.chosen:
+            tried += offered(conv, self.few) if some is None else some
         if self.late:
             tried = [
                 replace(one, early=False) if one.numbers.get("early") else one for one in tried
@@ -282,6 +280,13 @@ class Sweep:
             with suppress(InputError):
                 found.append((one, one.kernel(conv)))
         return found
+
+    def packing_of(self, conv: Conv2d) -> Kernel | None:
+        """Return the launch alone that packs for a convolution; None if no kernel has one."""
+        for one, kernel in self.candidates(conv):
+            if one.numbers.get("packed"):
+                return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
+        return None
 
     def varied(self, layers: Sequence[Conv2d]) -> Iterator[tuple[Conv2d, str, list[Conv2d]]]:
         """Yield each layer and mode, with the convolutions of both layouts or of one."""
@@ -302,7 +307,7 @@ class Sweep:
             for conv in () if later else convs:
                 for _, kernel in self.candidates(conv):
                     self.submit(kernel)
-                if (packing := packing_of(conv, self.few)) is not None:
+                if (packing := self.packing_of(conv)) is not None:
                     self.submit(packing)
 
     def compile_aside(self, layers: Sequence[Conv2d]) -> None:
@@ -577,7 +582,7 @@ def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
 
 def packing_us(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> float | None:
     """Return the time of the launch that packs, alone; None if no kernel has one."""
-    packing = packing_of(conv, sweep.few)
+    packing = sweep.packing_of(conv)
     if packing is None:
         return None
     binary = sweep.submit(packing).result()
@@ -669,6 +674,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
     parser.add_argument("--full", default="-", help="names of layers that are never brief")
+    parser.add_argument("--choose", action="store_true", help="only store what would be tried")
+    parser.add_argument("--chosen", type=Path, nargs="+", default=[], help="try what was stored")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
@@ -683,14 +690,24 @@ def main(words: Sequence[str] | None = None) -> None:
         options.modes.split(","),
         pools,
         options.seconds,
-        earlier_best(options.again),
+        stored_kernels(options.again, "final_us"),
         options.late,
         options.few,
+        stored_kernels(options.chosen),
         options.brief,
         options.without_energy.split(","),
         options.full.split(","),
     )
     try:
+        if options.choose:
+            for _, _, convs in sweep.varied(layers):
+                for conv in convs:
+                    for one, _ in sweep.candidates(conv):
+                        row = {"name": conv.name, "mode": conv.mode, "layout": conv.layout}
+                        sweep.rows.append({**row, "template": one.template, "numbers": one.numbers})
+            sweep.store()
+            print(f"{len(sweep.rows)} kernels")
+            return
         if options.compile:
             sweep.compile(layers)
             for future in sweep.compiled.values():

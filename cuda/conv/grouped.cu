@@ -6,6 +6,7 @@
 //   CHANNELS           of the output that a thread computes, all of one group: a part
 //   DEPTH              channels of the input whose weights are in shared memory at a time
 //   WEIGHT_WIDTH       elements of these that can be read at once, a divisor of CHANNELS
+//   OUT_CHANNELS       channels that are written at once in NHWC, a divisor of CHANNELS and of GROUP_OUT
 //
 // A thread multiplies its window in a plane of the input with the weights of all its channels. The
 // window of the next plane is read meanwhile.
@@ -99,11 +100,31 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
   }
   if (!exists) return;
   int first = part.group() * GROUP_OUT + part.first();
+#if NHWC
+  output += output_plane(image, first) + (tile.row * OW + tile.column) * CO;
+#pragma unroll
+  for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) {
+      if (!has_row(tile, row) || !has_column(tile, column)) continue;
+      alignas(16) float results[CHANNELS];
+#pragma unroll
+      for (int channel = 0; channel < CHANNELS; channel += OUT_CHANNELS) {
+        if (!part.has(channel)) continue;
+#pragma unroll
+        for (int i = channel; i < channel + OUT_CHANNELS; ++i) {
+          results[i] = finished(sums[i].of[row][column], bias + first + i);
+        }
+        copy<OUT_CHANNELS>(output + (row * OW + column) * CO + channel, results + channel);
+      }
+    }
+  }
+#else
 #pragma unroll
   for (int channel = 0; channel < CHANNELS; ++channel) {
     if (part.has(channel)) {
-      sums[channel].write(output + output_plane(image, first + channel), tile,
-                          bias + first + channel);
+      sums[channel].write(output + output_plane(image, first + channel), tile, bias + first + channel);
     }
   }
+#endif
 }

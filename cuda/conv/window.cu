@@ -104,6 +104,20 @@ struct Window {
   }
 };
 
+// A result of a channel whose bias is at `bias`, if it has one.
+__device__ __forceinline__ float finished(float sum, const Element* bias) {
+  float result = WITH_BIAS ? sum + static_cast<float>(*bias) : sum;
+  return WITH_RELU && result < 0.0f ? 0.0f : result;
+}
+
+// Whether a row or column of a tile is in the output.
+__device__ __forceinline__ bool has_row(const Tile& tile, int row) {
+  return LAST_ROW + row < OH || tile.row + row < OH;
+}
+__device__ __forceinline__ bool has_column(const Tile& tile, int column) {
+  return LAST_COLUMN + column < OW || tile.column + column < OW;
+}
+
 struct Sums {
   alignas(16) float of[ROWS][COLUMNS];
 
@@ -127,24 +141,19 @@ struct Sums {
     }
   }
 
-  // Write what is in the plane of the output, of which `bias` is the place of its bias, if it has one. The tile
-  // must exist.
+  // Write what is in the plane of the output, a channel whose bias is at `bias`. The tile must exist.
   __device__ __forceinline__ void write(Element* __restrict__ plane, const Tile& tile,
                                         const Element* bias) const {
     Element* first = plane + (tile.row * OW + tile.column) * OUT_PITCH;
-    float added = WITH_BIAS ? static_cast<float>(*bias) : 0.0f;
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-      if (LAST_ROW + row >= OH && tile.row + row >= OH) continue;
+      if (!has_row(tile, row)) continue;
 #pragma unroll
       for (int column = 0; column < COLUMNS; column += OUT_WIDTH) {
-        if (LAST_COLUMN + column >= OW && tile.column + column >= OW) continue;
+        if (!has_column(tile, column)) continue;
         alignas(16) float results[OUT_WIDTH];
 #pragma unroll
-        for (int i = 0; i < OUT_WIDTH; ++i) {
-          float result = of[row][column + i] + added;
-          results[i] = WITH_RELU && result < 0.0f ? 0.0f : result;
-        }
+        for (int i = 0; i < OUT_WIDTH; ++i) results[i] = finished(of[row][column + i], bias);
         copy<OUT_WIDTH>(first + (row * OW + column) * OUT_PITCH, results);
       }
     }

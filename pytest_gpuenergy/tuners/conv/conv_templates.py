@@ -20,7 +20,7 @@ from pytest_gpuenergy.tuners.conv.tile import (
     tiles_tried,
     window_work,
 )
-from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.tuning import WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 _MAX_DEPTHWISE_NUMBERS = 160
@@ -103,6 +103,9 @@ _WIDEST_LOAD = WIDEST_LOAD_BYTES // 4
 """The weights that are read from shared memory at once, in float32."""
 _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
+_FEW_CHANNELS = 8
+"""The most input channels of a group that tensor cores, of other modes, may take longer to add up:
+a step has more."""
 _CHANNELS = (1, 2, 4, 8, 16)
 _DEPTHS = (4, 8, 16)
 _MAX_SUMS = 64
@@ -135,8 +138,10 @@ class GroupedParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a plain convolution, or one in groups."""
-        return isinstance(workload, Conv2d) and (workload.is_plain or workload.shape.groups > 1)
+        """Return whether it is a plain convolution, or one with few input channels in a group."""
+        if not isinstance(workload, Conv2d):
+            return False
+        return workload.is_plain or _group(workload)[0] <= _FEW_CHANNELS
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
@@ -174,6 +179,10 @@ class GroupedParameters(Tile):
         row = self.threads_z * self.channels
         return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
 
+    def _channels_at_once(self, conv: Conv2d) -> int:
+        """Return how many channels of a pixel are written at once in NHWC."""
+        return math.gcd(WIDEST_LOAD_BYTES // conv.element_bytes, self.channels, _group(conv)[1])
+
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
 
@@ -182,6 +191,11 @@ class GroupedParameters(Tile):
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
+        if conv.layout == "nhwc":  # pieces of neighbouring channels of neighbouring threads
+            at_once = self._channels_at_once(conv)
+            writes, of_piece = writes / at_once, WARP_LANES * at_once * conv.element_bytes / 128
+            apart = WARP_LANES / self.threads_z if at_once < self.channels else 1
+            write_waves = writes * max(of_piece, apart)
         read_bytes, written_bytes = plane_bytes(conv, self)
         weights = taps * self.channels / math.gcd(_WIDEST_LOAD, self.channels)
         copied = planes * taps * self.channels * self.threads_z / self.threads
@@ -214,6 +228,7 @@ class GroupedParameters(Tile):
             "CHANNELS": self.channels,
             "DEPTH": self.depth,
             "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
+            "OUT_CHANNELS": self._channels_at_once(conv),
         }
         return self.text(conv, constants)
 

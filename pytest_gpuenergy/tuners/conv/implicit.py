@@ -522,7 +522,10 @@ class ImplicitParameters(WindowParameters):
                 counts = (s.N * s.H * s.OW, s.CO * s.KH)
             blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
         else:
-            blocks = [s.N * s.groups * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
+            blocks = [
+                s.N * s.groups * -(-plane // 32) * -(-padded // 32),
+                s.CO * -(-padded // deep),
+            ]
         shapes = {"packed_data": (s.N, s.H, columns, padded * s.groups)}
         if self._packs_weights(conv):
             shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)

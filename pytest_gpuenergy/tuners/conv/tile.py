@@ -55,7 +55,7 @@ class Tile(TemplateParameters[Conv2d]):
         columns: the columns of an output plane that a thread computes.
         threads_x: the threads of a block that have neighbouring columns.
         threads_y: the threads of a block that have neighbouring rows.
-        threads_z: the threads of a block that have different channels; in NHWC, neighbouring threads.
+        threads_z: the threads of a block that have different channels: in NHWC, neighbouring ones.
     """
 
     least: ClassVar[Mapping[str, int]] = {
