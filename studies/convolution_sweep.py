@@ -62,6 +62,8 @@ _BATCH_S, _QUEUED = 0.005, 10
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
+_STORED_S = 3
+"""The seconds after which what was measured is written again."""
 _PROCESSORS_LEFT = 3
 """The processors on which nothing is compiled."""
 
@@ -187,7 +189,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         if kind.computes(conv) and kind.suits(CARD):
             for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
                 numbers = one.numbers
-                copies = ("boxed", "packed", "unrolled", "line")
+                copies = ("boxed", "packed", "unrolled", "line", "pitch")
                 way = (kind.template, *(numbers.get(name) for name in copies))
                 ways.setdefault(way, []).append(one)
     of_hopper = sum(way[0] == "implicit" for way in ways)
@@ -621,7 +623,7 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
         "cudnn": torch.backends.cudnn.version(),
         "layers": {conv.name: [*vars(conv.shape).values()] for conv in layers},
     }
-    begin = time.monotonic()
+    begin = stored = time.monotonic()
     for layer, mode, convs in sweep.varied(layers):
         if time.monotonic() > until:
             sweep.rows.append({"missed": f"{layer.name} in {mode}"})
@@ -649,7 +651,9 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
                 (conv,) = (c for c in convs if c.layout == one.row["layout"])
                 one.row["last_error"] = tensors.error(conv, one.parts[1])
         about["seconds"] = round(time.monotonic() - begin, 1)
-        sweep.store(**about)
+        if time.monotonic() - stored > _STORED_S:
+            sweep.store(**about)
+            stored = time.monotonic()
         del some, tensors
         torch.cuda.empty_cache()
     sweep.store(**about)

@@ -37,7 +37,7 @@ _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
 for a shorter line."""
-_UNROLLED_SHARE = 0.8
+_UNROLLED_SHARE = 1.0
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
@@ -138,10 +138,18 @@ class ImplicitParameters(WindowParameters):
         early: whether the launch of the convolution begins while the one that packs ends.
         line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
             What exceeds the channels is zero.
+        pitch: the bytes of which a packed row of channels has a multiple; 0 stands for as few as
+            boxes need.
     """
 
     template: ClassVar[str] = "implicit"
-    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "early": 0, "line": 0}
+    added: ClassVar[Mapping[str, int]] = {
+        "packed": 0,
+        "unrolled": 0,
+        "early": 0,
+        "line": 0,
+        "pitch": 0,
+    }
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -158,6 +166,7 @@ class ImplicitParameters(WindowParameters):
     unrolled: bool = False
     early: bool = False
     line: int = 0
+    pitch: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,6 +202,12 @@ class ImplicitParameters(WindowParameters):
             raise InputError(
                 f"The template {self.template} has lines of 32, 64 or 128 bytes in boxes, not of "
                 f"{self.line} with boxed={int(self.boxed)}."
+            )
+
+        if self.pitch not in (0, *_COSTS_OF_LINES) or (self.pitch and not self.packed):
+            raise InputError(
+                f"The template {self.template} packs rows of multiples of 32, 64 or 128 bytes, not "
+                f"of {self.pitch} with packed={int(self.packed)}."
             )
 
     @classmethod
@@ -334,7 +349,7 @@ class ImplicitParameters(WindowParameters):
 
     @property
     def _way(self) -> Way:
-        return Way(self.boxed, self.packed, self.unrolled, self.line)
+        return Way(self.boxed, self.packed, self.unrolled, self.line, self.pitch)
 
     def _box_bytes(self, conv: Conv2d) -> BoxBytes:
         return _box_bytes(conv, self._way)
@@ -662,6 +677,7 @@ class Way:
     packed: bool = False
     unrolled: bool = False
     line: int = 0
+    pitch: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -685,6 +701,13 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
         others = [_cost_of_lines(conv, way) for way in ways]
         if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):
             ways.append(unrolled)
+    for way in [way for way in ways if way.packed and not way.unrolled]:
+        padded = {_channels(conv, way)}
+        for pitch in (32, 128):
+            longer = replace(way, pitch=pitch)
+            if (channels := _channels(conv, longer)) not in padded and _box_bytes(conv, longer):
+                padded.add(channels)
+                ways.append(longer)
     # Threads copy longer lines than short boxes are, from several taps at once.
     if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
         ways.append(Way(False))
@@ -695,7 +718,7 @@ def _channels(conv: Conv2d, way: Way) -> int:
     """Return the channels of the input in a group, with those that packing adds."""
     channels = conv.shape.CI // conv.shape.groups * (conv.shape.KW if way.unrolled else 1)
     bytes_at_once = max(way.line, _SHORTEST_LINE_BYTES) if conv.shape.groups > 1 else _PIECE_BYTES
-    piece = bytes_at_once // conv.element_bytes
+    piece = max(bytes_at_once, way.pitch) // conv.element_bytes
     return -(-channels // piece) * piece if way.packed else channels
 
 
