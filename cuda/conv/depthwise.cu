@@ -33,7 +33,7 @@ depthwise(const Element* __restrict__ data, const Element* __restrict__ weight,
   sums.clear();
   // To save registers, ptxas moves loads to where their results are needed, where the thread waits
   // again. It does not move them into a loop: this one runs once, which ptxas does not know.
-  int times = READ_FIRST ? blockDim.x - (THREADS_X - 1) : 1;
+  int times = READ_FIRST ? blockDim.y - (THREADS_Y - 1) : 1;
 #pragma unroll 1
   for (int i = 0; i < times; ++i) {
 #pragma unroll
