@@ -205,7 +205,8 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
             most = 1 if way[0] == "implicit_mma" else few
         chosen += list(tiles.values())[:most]
         if way[2] and tiles:
-            chosen.append(replace(next(iter(tiles.values())), early=False))
+            first = next(iter(tiles.values()))
+            chosen.append(replace(first, early=not first.early))
     return chosen
 
 

@@ -37,6 +37,11 @@ _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
 for a shorter line."""
+_COSTS_OF_ROWS: Mapping[int, float] = {128: 1.0, 64: 1.1, 32: 1.4, 16: 2.0}
+"""How much longer lines take of rows with a multiple of so many bytes only, by the times of the
+same kernels with other pitches on an H200: then lines do not begin with a line of the L2."""
+_PITCHES: Mapping[int, float] = {32: 2.0, 128: 1.25}
+"""The pitches that are tried, and how much longer a packed row may be with each."""
 _UNROLLED_SHARE = 1.0
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
@@ -113,6 +118,9 @@ the elements of a multiprocessor that it reads or writes in a cycle then: from t
 such launches on an H200."""
 _EARLY_PACKING_CYCLES = 2400
 """The same if the launch of the convolution begins early, which saved 0.5 to 1 µs."""
+_EARLY_SHARE, _CROWDED_SHARE = 1.1, 2.5
+"""How much longer packing takes while blocks of the convolution wait beside it, and if several of
+these fit on a multiprocessor: up to 12 µs more on an H200."""
 _CLUSTERED_SHARE = 0.9
 """The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
 once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
@@ -236,8 +244,6 @@ class ImplicitParameters(WindowParameters):
                 splits=splits,
                 per_multiprocessor=resident,
                 deep=deep,
-                # Where rows are only padded, an early launch was slower in trials on an H200.
-                early=way.packed and (way.unrolled or conv.layout == "nchw"),
                 **way.options,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
@@ -247,9 +253,13 @@ class ImplicitParameters(WindowParameters):
             tried.add(key)
             at_once = resident * card.multiprocessors
             if splits == 1 and one.tiles(conv) > at_once:
-                yield replace(one, blocks=at_once)
-            elif splits == 1 or one.tiles(conv) * splits <= 2 * at_once:
-                yield one
+                one = replace(one, blocks=at_once)
+            elif splits > 1 and one.tiles(conv) * splits > 2 * at_once:
+                continue
+            yield one
+            # Where rows are only padded, an early launch was slower in trials on an H200.
+            if way.packed and (way.unrolled or conv.layout == "nchw"):
+                yield replace(one, early=True)
 
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
@@ -398,6 +408,11 @@ class ImplicitParameters(WindowParameters):
         clusters = math.floor(_CLUSTERED_SHARE * card.multiprocessors / self.splits)
         return max(1, clusters * self.per_multiprocessor)
 
+    def _cost_of_rows(self, conv: Conv2d) -> float:
+        """Return how much longer lines take because of where rows of channels begin."""
+        row = self._channels(conv) * conv.element_bytes
+        return next(cost for multiple, cost in _COSTS_OF_ROWS.items() if row % multiple == 0)
+
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
 
@@ -428,7 +443,8 @@ class ImplicitParameters(WindowParameters):
         copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
         if self.boxed:  # a short line takes as long as one of 128 bytes
             pixels, weights = (
-                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, channels)
+                self._boxes(conv) * _LINE_BYTES * count * self._cost_of_rows(conv)
+                for count in (self.tile_p, channels)
             )
         loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
@@ -460,9 +476,13 @@ class ImplicitParameters(WindowParameters):
             rows = s.N * s.H * (s.OW if self.unrolled else s.W) * s.groups
             if self._packs_weights(conv):
                 rows += s.CO * s.KH * self._columns(conv)
-            moved = 2 * self._channels(conv) * rows
-            total += _EARLY_PACKING_CYCLES if self.early else _PACKING_CYCLES
-            total += moved / (card.multiprocessors * _PACKED_PER_CYCLE)
+            moving = 2 * self._channels(conv) * rows / (card.multiprocessors * _PACKED_PER_CYCLE)
+            if self.early:
+                crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
+                total += _EARLY_PACKING_CYCLES
+                total += (_CROWDED_SHARE if crowded else _EARLY_SHARE) * moving
+            else:
+                total += _PACKING_CYCLES + moving
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -689,9 +709,10 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     """Return the ways to copy that are worth trying."""
     plain, packed, unrolled = Way(True), Way(True, packed=True), Way(True, True, unrolled=True)
     box_bytes = _box_bytes(conv, plain)
-    # Of several groups, only packed channels can have longer lines than divide them.
-    shortest = conv.shape.groups > 1 and box_bytes == _SHORTEST_LINE_BYTES
-    tried = [plain] * bool(box_bytes) + [packed] * (not box_bytes or shortest)
+    # Packed rows can begin with a line of the L2, and have longer lines than divide a group.
+    short = _channels(conv, plain) * conv.element_bytes % _SHORTEST_LINE_BYTES > 0
+    short |= conv.shape.groups > 1 and box_bytes == _SHORTEST_LINE_BYTES
+    tried = [plain] * bool(box_bytes) + [packed] * (short or not box_bytes)
     ways = [way for way in tried if _box_bytes(conv, way)]
     for place, way in enumerate(ways):
         best = _best_line(_channels(conv, way) * conv.element_bytes)
@@ -701,17 +722,27 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
         others = [_cost_of_lines(conv, way) for way in ways]
         if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):
             ways.append(unrolled)
-    for way in [way for way in ways if way.packed and not way.unrolled]:
-        padded = {_channels(conv, way)}
-        for pitch in (32, 128):
-            longer = replace(way, pitch=pitch)
-            if (channels := _channels(conv, longer)) not in padded and _box_bytes(conv, longer):
-                padded.add(channels)
-                ways.append(longer)
+    pitched = [way for way in ways if way.packed and not way.unrolled]
+    for way in pitched:
+        ways.remove(way)
+        ways += _pitched(conv, way)
     # Threads copy longer lines than short boxes are, from several taps at once.
     if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
         ways.append(Way(False))
     return ways
+
+
+def _pitched(conv: Conv2d, way: Way) -> Iterator[Way]:
+    """Yield a way that packs with the pitches that are worth trying."""
+    found, least = set(), _channels(conv, way)
+    for pitch, most in _PITCHES.items():
+        one = replace(way, pitch=pitch)
+        channels = _channels(conv, one)
+        if channels <= most * least and channels not in found and _box_bytes(conv, one):
+            found.add(channels)
+            yield one
+    if not found:
+        yield way
 
 
 def _channels(conv: Conv2d, way: Way) -> int:
