@@ -95,8 +95,9 @@ _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 a step whose operands are read to registers."""
 _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
-_COPY_CYCLES, _REST_CYCLES = 51, 135
-"""The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
+_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 135
+"""The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
+of four elements."""
 _LOADED_COPIES = 5
 """The copies that take as long as a piece of 16-bit elements that are loaded one by one, about: by
 the number of instructions and the latency of two such pieces at a time."""
@@ -118,9 +119,9 @@ the elements of a multiprocessor that it reads or writes in a cycle then: from t
 such launches on an H200."""
 _EARLY_PACKING_CYCLES = 2400
 """The same if the launch of the convolution begins early, which saved 0.5 to 1 µs."""
-_EARLY_SHARE, _CROWDED_SHARE = 1.1, 2.5
-"""How much longer packing takes while blocks of the convolution wait beside it, and if several of
-these fit on a multiprocessor: up to 12 µs more on an H200."""
+_CROWDED_SHARE = 2.5
+"""How much longer packing takes then if several blocks of the convolution fit on a multiprocessor,
+where they wait beside it: up to 30 µs more on an H200."""
 _CLUSTERED_SHARE = 0.9
 """The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
 once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
@@ -440,7 +441,9 @@ class ImplicitParameters(WindowParameters):
             alone += _STEP_CYCLES
         rest = weights / _PIECE_BYTES if split else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
-        copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
+        of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
+        copying = pieces / _WARPGROUP * of_piece + rest / copiers * _REST_CYCLES
         if self.boxed:  # a short line takes as long as one of 128 bytes
             pixels, weights = (
                 self._boxes(conv) * _LINE_BYTES * count * self._cost_of_rows(conv)
@@ -480,7 +483,7 @@ class ImplicitParameters(WindowParameters):
             if self.early:
                 crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
                 total += _EARLY_PACKING_CYCLES
-                total += (_CROWDED_SHARE if crowded else _EARLY_SHARE) * moving
+                total += _CROWDED_SHARE * moving if crowded else moving
             else:
                 total += _PACKING_CYCLES + moving
         return float(total)
