@@ -42,7 +42,7 @@ _COSTS_OF_ROWS: Mapping[int, float] = {128: 1.0, 64: 1.1, 32: 1.4, 16: 2.0}
 same kernels with other pitches on an H200: then lines do not begin with a line of the L2."""
 _PITCHES: Mapping[int, float] = {32: 2.0, 128: 1.25}
 """The pitches that are tried, and how much longer a packed row may be with each."""
-_UNROLLED_SHARE = 1.0
+_UNROLLED_SHARE = 0.95
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
@@ -444,12 +444,11 @@ class ImplicitParameters(WindowParameters):
         whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
         of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
         copying = pieces / _WARPGROUP * of_piece + rest / copiers * _REST_CYCLES
+        loaded = float(pixels + weights)
         if self.boxed:  # a short line takes as long as one of 128 bytes
-            pixels, weights = (
-                self._boxes(conv) * _LINE_BYTES * count * self._cost_of_rows(conv)
-                for count in (self.tile_p, channels)
-            )
-        loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
+            lines = self._boxes(conv) * (self.tile_p + channels)
+            loaded = _LINE_BYTES * lines * self._cost_of_rows(conv)
+        loading = loaded / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
         gathered = blocks is None and not self.boxed
@@ -496,9 +495,9 @@ class ImplicitParameters(WindowParameters):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
-                "groups) in layout nhwc, or a single group that is packed, with windows of up to "
-                f"{_MOST_PACKED_TAPS} elements or with unrolled rows; strides of up to "
-                f"{_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
+                "groups) in layout nhwc, or packed ones, with windows of up to "
+                f"{_MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
+                f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
                 f"windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
             )
         if self.splits > self.steps(conv):
