@@ -497,8 +497,8 @@ class ImplicitParameters(WindowParameters):
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
                 "groups) in layout nhwc, or packed ones, with windows of up to "
                 f"{_MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
-                f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
-                f"windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
+                f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and "
+                f"dilated windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
             )
         if self.splits > self.steps(conv):
             raise InputError(

@@ -329,7 +329,7 @@ WIDE = conv_of(1, 36, 12, 8, 8, 33, 8, 1, 0, mode="tf32")
             conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"),
             "pieces .* in layout nhwc, or",
         ),
-        (PACKED, WIDE, "is packed, with windows of up to 256 elements"),
+        (PACKED, WIDE, "packed ones, with windows of up to 256 elements"),
         (UNROLLED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "of a single group"),
         (PACKED, conv_of(1, 30000, 30000, 1, 1, 3, 3, 1, 1, mode="tf32"), "cannot find"),
     ],
