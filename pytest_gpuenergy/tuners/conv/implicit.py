@@ -498,7 +498,7 @@ class ImplicitParameters(WindowParameters):
                 "groups) in layout nhwc, or packed ones, with windows of up to "
                 f"{_MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
                 f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and "
-                f"dilated windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
+                f"dilated windows of up to {_FARTHEST_CORNER + 1} rows and columns more than it."
             )
         if self.splits > self.steps(conv):
             raise InputError(

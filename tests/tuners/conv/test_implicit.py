@@ -515,7 +515,7 @@ def test_sums_fit_in_the_registers_of_two_blocks_of_two_consumers(mode, most):
 def test_the_order_is_the_same_again(conv):
     ranked = rank_kernels(conv, H100)
     assert ranked == rank_kernels(conv, H100)
-    assert {one.template for one in ranked} == {"implicit", "implicit_mma"}
+    assert {one.template for one in ranked} >= {"implicit", "implicit_mma"}
 
 
 def has_several(conv: Conv2d) -> bool:
