@@ -48,6 +48,8 @@ GROUPS = {
     "drawn": ("drawn",),
     "odd channels": ("odd",),
     "few channels": ("few",),
+    "fresh": ("fresh",),
+    "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""
 _BUNDLED = ("case", "resnet", "yolo")

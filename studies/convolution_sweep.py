@@ -49,6 +49,10 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
+_FRESH, _FRESH_SEED = 12, 4711
+_FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
+_FRESH_ELEMENTS = 1 << 26
+"""The most elements of an input or an output of a fresh layer."""
 _KERNELS_OF_A_WAY = {1: 8, 2: 6}
 _KERNELS_OF_OTHERS = 2
 _WINDOW_S, _ROUNDS = 0.002, 3
@@ -58,6 +62,8 @@ _BATCH_S, _QUEUED = 0.005, 10
 _ANY = (1, 1, 1, 1, 1, 1, 1, 1, 0)
 """The sizes of some convolution."""
 _LAUNCHES_OF_A_GRAPH = 20
+_STORED_S = 3
+"""The seconds after which what was measured is written again."""
 _PROCESSORS_LEFT = 3
 """The processors on which nothing is compiled."""
 
@@ -92,6 +98,16 @@ REST: Mapping[Conv2d, int] = {
 """The convolutions of ResNet-50 that are not bundled, with how often each occurs."""
 
 
+GROUPED: tuple[Conv2d, ...] = (
+    Conv2d.of("group01", 1, 112, 112, 32, 32, 3, 3, 1, 1, 1, 32),
+    Conv2d.of("group02", 1, 56, 56, 144, 144, 3, 3, 2, 1, 1, 144),
+    Conv2d.of("group03", 8, 14, 14, 512, 512, 5, 5, 1, 2, 1, 512),
+    Conv2d.of("group04", 1, 56, 56, 128, 128, 3, 3, 1, 1, 1, 32),
+    Conv2d.of("group05", 8, 28, 28, 240, 120, 3, 3, 1, 1, 1, 3),
+)
+"""Depthwise convolutions as in MobileNet, and others with groups of 4 to 80 channels."""
+
+
 def kindred_layers() -> list[Conv2d]:
     """Return convolutions of the kinds that lost against cuDNN in earlier trials, drawn.
 
@@ -119,6 +135,32 @@ def kindred_layers() -> list[Conv2d]:
     return layers
 
 
+def fresh_layers() -> list[Conv2d]:
+    """Return twelve convolutions of any geometry, drawn once all others had been looked at.
+
+    They have windows that are not square, more padding than half a window, strides up to 3,
+    dilation up to 4, groups, up to 32 images, and any number of channels.
+    """
+    drawn, layers = random.Random(_FRESH_SEED), []
+    while len(layers) < _FRESH:
+        window = drawn.choice(_FRESH_WINDOWS)
+        dilation = drawn.choice((1, 1, 1, 2, 3, 4)) if max(window) > 1 else 1
+        groups = drawn.choice((1, 1, 1, 1, 1, 2, 4))
+        height = drawn.randint(7, 130)
+        width = max(7, height + drawn.randint(-40, 40))
+        channels = (groups * round(2 ** drawn.uniform(0, 10) / groups + 0.5) for _ in range(2))
+        padding = drawn.choice((0, *[max(window) * dilation // 2] * 3, max(window) * dilation))
+        sizes = (drawn.choice((1, 1, 1, 2, 5, 16, 32)), height, width, *channels, *window)
+        with suppress(InputError):  # the window may be larger than the input
+            more = (drawn.choice((1, 1, 1, 2, 3)), padding, dilation, groups)
+            conv = Conv2d.of(f"fresh{len(layers) + 1:02}", *sizes, *more)
+            s = conv.shape
+            most = s.N * max(s.CI * s.H * s.W, s.CO * s.OH * s.OW)
+            if 2e8 < conv.flops < 2e10 and most < _FRESH_ELEMENTS:
+                layers.append(conv)
+    return layers
+
+
 def swept_layers() -> list[Conv2d]:
     """Return all convolutions of the sweep; of layers of the same sizes, the first."""
     found: dict[object, Conv2d] = {}
@@ -126,6 +168,8 @@ def swept_layers() -> list[Conv2d]:
         *(c for name in ("cases", "resnet", "yolo") for c in network(name)),
         *drawn_layers(),
         *kindred_layers(),
+        *fresh_layers(),
+        *GROUPED,
         *REST,
     ):
         found.setdefault(conv.shape, conv)
@@ -145,7 +189,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         if kind.computes(conv) and kind.suits(CARD):
             for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
                 numbers = one.numbers
-                copies = ("boxed", "packed", "unrolled", "line")
+                copies = ("boxed", "packed", "unrolled", "line", "pitch")
                 way = (kind.template, *(numbers.get(name) for name in copies))
                 ways.setdefault(way, []).append(one)
     of_hopper = sum(way[0] == "implicit" for way in ways)
@@ -153,33 +197,28 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
     for way, ranked in ways.items():
         most = _KERNELS_OF_A_WAY.get(of_hopper, 4) if way[0] == "implicit" else _KERNELS_OF_OTHERS
         names = ("tile_p", "tile_c", "consumers", "splits", "per_multiprocessor", "deep")
+        names += ("rows", "columns", "channels", "read_first")
         tiles: dict[tuple[object, ...], Any] = {}
         for one in ranked:
             tiles.setdefault(tuple(one.numbers.get(name) for name in names), one)
         if few:
-            most = few if way[0] == "implicit" else 1
+            most = 1 if way[0] == "implicit_mma" else few
         chosen += list(tiles.values())[:most]
         if way[2] and tiles:
-            chosen.append(replace(next(iter(tiles.values())), early=False))
+            first = next(iter(tiles.values()))
+            chosen.append(replace(first, early=not first.early))
     return chosen
 
 
-def packing_of(conv: Conv2d, few: int) -> Kernel | None:
-    """Return the launch alone that packs for a convolution; None if no kernel has one."""
-    for one in offered(conv, few):
-        if one.numbers.get("packed"):
-            kernel = one.kernel(conv)
-            return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
-    return None
-
-
-def earlier_best(paths: Sequence[Path]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
-    """Return the kernels that were the best in trials, by mode, layout and layer."""
+def stored_kernels(
+    paths: Sequence[Path], mark: str = "numbers"
+) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Return the kernels of files whose rows have a mark, by mode, layout and layer."""
     found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for path in paths:
         stored = json.loads(gzip.decompress(path.read_bytes()))
         for row in stored["rows"]:
-            if "template" in row and "final_us" in row:
+            if "template" in row and mark in row:
                 suffix = Conv2d.of("c", *_ANY).varied(mode=row["mode"], layout=row["layout"]).suffix
                 key = (row["mode"], row["layout"], row["name"].removesuffix(suffix))
                 found.setdefault(key, []).append(row)
@@ -200,7 +239,9 @@ class Sweep:
         brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only, and
             bfloat16 only for the cases.
         light: how names of layers begin whose energy is not measured.
+        full: how names of layers begin that have all modes in both layouts nevertheless.
         few: how many kernels of each way to copy are tried; 0 for more.
+        chosen: the kernels to try instead of those, by mode, layout and layer.
         rows: what was measured: kernels, and finalists beside cuDNN.
         lock: is held by a thread that changes what has been compiled.
         compiled: the machine code of kernels.
@@ -214,8 +255,10 @@ class Sweep:
     earlier: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     late: bool = False
     few: int = 0
+    chosen: Mapping[tuple[str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     brief: bool = False
     light: Sequence[str] = ()
+    full: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
@@ -226,9 +269,11 @@ class Sweep:
         like_half = conv.mode == "bfloat16" and not self.brief
         some = self.best.get((conv.layout, conv.shape)) if like_half else None
         name = conv.name.removesuffix(conv.suffix)
-        again = self.earlier.get((conv.mode, conv.layout, name), [])
-        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in again]
-        tried += offered(conv, self.few) if some is None else some
+        key = (conv.mode, conv.layout, name)
+        stored = (*self.earlier.get(key, ()), *self.chosen.get(key, ()))
+        tried = [TEMPLATES[row["template"]].of(row["numbers"]) for row in stored]
+        if not self.chosen:
+            tried += offered(conv, self.few) if some is None else some
         if self.late:
             tried = [
                 replace(one, early=False) if one.numbers.get("early") else one for one in tried
@@ -239,6 +284,13 @@ class Sweep:
                 found.append((one, one.kernel(conv)))
         return found
 
+    def packing_of(self, conv: Conv2d) -> Kernel | None:
+        """Return the launch alone that packs for a convolution; None if no kernel has one."""
+        for one, kernel in self.candidates(conv):
+            if one.numbers.get("packed"):
+                return replace(kernel, launches=kernel.launches[:1], tensor_maps=())
+        return None
+
     def varied(self, layers: Sequence[Conv2d]) -> Iterator[tuple[Conv2d, str, list[Conv2d]]]:
         """Yield each layer and mode, with the convolutions of both layouts or of one."""
         every = [(layer, mode) for mode in self.modes for layer in layers]
@@ -247,7 +299,8 @@ class Sweep:
         for layer, mode in every:
             if self.brief and mode == "bfloat16" and not layer.name.startswith("case"):
                 continue
-            layouts = ("nhwc",) if self.brief and mode != "3xtf32" else CONV_LAYOUTS
+            is_brief = self.brief and not layer.name.startswith(tuple(self.full))
+            layouts = ("nhwc",) if is_brief and mode != "3xtf32" else CONV_LAYOUTS
             yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
 
     def compile(self, layers: Sequence[Conv2d]) -> None:
@@ -257,7 +310,7 @@ class Sweep:
             for conv in () if later else convs:
                 for _, kernel in self.candidates(conv):
                     self.submit(kernel)
-                if (packing := packing_of(conv, self.few)) is not None:
+                if (packing := self.packing_of(conv)) is not None:
                     self.submit(packing)
 
     def compile_aside(self, layers: Sequence[Conv2d]) -> None:
@@ -532,7 +585,7 @@ def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
 
 def packing_us(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> float | None:
     """Return the time of the launch that packs, alone; None if no kernel has one."""
-    packing = packing_of(conv, sweep.few)
+    packing = sweep.packing_of(conv)
     if packing is None:
         return None
     binary = sweep.submit(packing).result()
@@ -571,6 +624,7 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
         "cudnn": torch.backends.cudnn.version(),
         "layers": {conv.name: [*vars(conv.shape).values()] for conv in layers},
     }
+    begin = stored = time.monotonic()
     for layer, mode, convs in sweep.varied(layers):
         if time.monotonic() > until:
             sweep.rows.append({"missed": f"{layer.name} in {mode}"})
@@ -597,7 +651,10 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             if "template" in one.row:
                 (conv,) = (c for c in convs if c.layout == one.row["layout"])
                 one.row["last_error"] = tensors.error(conv, one.parts[1])
-        sweep.store(**about)
+        about["seconds"] = round(time.monotonic() - begin, 1)
+        if time.monotonic() - stored > _STORED_S:
+            sweep.store(**about)
+            stored = time.monotonic()
         del some, tensors
         torch.cuda.empty_cache()
     sweep.store(**about)
@@ -621,6 +678,9 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")
+    parser.add_argument("--full", default="-", help="names of layers that are never brief")
+    parser.add_argument("--choose", action="store_true", help="only store what would be tried")
+    parser.add_argument("--chosen", type=Path, nargs="+", default=[], help="try what was stored")
     parser.add_argument("--after", type=Path, help="measure once this file exists")
     parser.add_argument("--budget", type=float, default=1e9, help="end after so many seconds")
     options = parser.parse_args(words)
@@ -635,13 +695,24 @@ def main(words: Sequence[str] | None = None) -> None:
         options.modes.split(","),
         pools,
         options.seconds,
-        earlier_best(options.again),
+        stored_kernels(options.again, "final_us"),
         options.late,
         options.few,
+        stored_kernels(options.chosen),
         options.brief,
         options.without_energy.split(","),
+        options.full.split(","),
     )
     try:
+        if options.choose:
+            for _, _, convs in sweep.varied(layers):
+                for conv in convs:
+                    for one, _ in sweep.candidates(conv):
+                        row = {"name": conv.name, "mode": conv.mode, "layout": conv.layout}
+                        sweep.rows.append({**row, "template": one.template, "numbers": one.numbers})
+            sweep.store()
+            print(f"{len(sweep.rows)} kernels")
+            return
         if options.compile:
             sweep.compile(layers)
             for future in sweep.compiled.values():

@@ -6,6 +6,7 @@
 //   CHANNELS           of the output that a thread computes, all of one group: a part
 //   DEPTH              channels of the input whose weights are in shared memory at a time
 //   WEIGHT_WIDTH       elements of these that can be read at once, a divisor of CHANNELS
+//   OUT_CHANNELS       channels that are written at once in NHWC, a divisor of CHANNELS and of GROUP_OUT
 //
 // A thread multiplies its window in a plane of the input with the weights of all its channels. The
 // window of the next plane is read meanwhile.
@@ -31,32 +32,40 @@ struct Part {
 };
 
 // Copy the weights of the block's channels for DEPTH channels of the input, from `first` on.
-__device__ void copy_weights(float* to, const float* __restrict__ weight, int first_part, int first) {
+__device__ void copy_weights(float* to, const Element* __restrict__ weight, int first_part, int first) {
   constexpr int LENGTH = DEPTH * TAPS;
-  int thread = (threadIdx.z * THREADS_Y + threadIdx.y) * THREADS_X + threadIdx.x;
+  int thread = (threadIdx.z * THREADS_Y + threadIdx.y) * blockDim.x + threadIdx.x;
   for (int i = thread; i < BLOCK_CHANNELS * LENGTH; i += THREADS) {
     int along = i % LENGTH, channel = i / LENGTH;
     Part part{first_part + channel / CHANNELS};
     bool has = part.exists() && part.has(channel % CHANNELS) &&
                (GROUP_IN % DEPTH == 0 || first + along / TAPS < GROUP_IN);
     int of_output = part.group() * GROUP_OUT + part.first() + channel % CHANNELS;
-    to[along * WEIGHT_ROW + channel] =
-        has ? weight[(of_output * GROUP_IN + first) * TAPS + along] : 0.0f;
+    int place = NHWC ? (of_output * TAPS + along % TAPS) * GROUP_IN + first + along / TAPS
+                     : (of_output * GROUP_IN + first) * TAPS + along;
+    to[along * WEIGHT_ROW + channel] = has ? static_cast<float>(weight[place]) : 0.0f;
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-grouped(const float* __restrict__ data, const float* __restrict__ weight,
-        float* __restrict__ output) {
+grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
+#if WITH_BIAS
+        const Element* __restrict__ bias,
+#endif
+        Element* __restrict__ output) {
+#if !WITH_BIAS
+  const Element* bias = nullptr;
+#endif
   __shared__ alignas(16) float weights[DEPTH * TAPS * WEIGHT_ROW];
   int image = blockIdx.x / PART_BLOCKS, first_part = blockIdx.x % PART_BLOCKS * THREADS_Z;
-  Part part{first_part + static_cast<int>(threadIdx.z)};
+  Part part{first_part + thread_of_channel()};
   Tile tile;
   bool exists = tile.exists && part.exists();
   // All threads copy weights, those without a tile too. They read another's window.
   if (!tile.exists) tile.row = tile.column = 0;
   int group = part.exists() ? part.group() : 0;
-  const float* plane = data + (image * GROUPS + group) * GROUP_IN * (H * W);
+  const Element* plane = data + input_plane(image, group * GROUP_IN);
+  constexpr int NEXT_PLANE = NHWC ? 1 : H * W;
 
   Sums sums[CHANNELS];
 #pragma unroll
@@ -72,13 +81,13 @@ grouped(const float* __restrict__ data, const float* __restrict__ weight,
     for (int of_input = 0; of_input < depth; ++of_input) {
       Window next = window;
       if (first + of_input + 1 < GROUP_IN) {
-        next.read(plane + (first + of_input + 1) * (H * W), tile);
+        next.read(plane + (first + of_input + 1) * NEXT_PLANE, tile);
       }
 #pragma unroll
       for (int tap = 0; tap < TAPS; ++tap) {
         alignas(16) float of_tap[CHANNELS];
         const float* from =
-            &weights[(of_input * TAPS + tap) * WEIGHT_ROW + threadIdx.z * CHANNELS];
+            &weights[(of_input * TAPS + tap) * WEIGHT_ROW + thread_of_channel() * CHANNELS];
 #pragma unroll
         for (int i = 0; i < CHANNELS; i += WEIGHT_WIDTH) copy<WEIGHT_WIDTH>(&of_tap[i], &from[i]);
 #pragma unroll
@@ -91,10 +100,31 @@ grouped(const float* __restrict__ data, const float* __restrict__ weight,
   }
   if (!exists) return;
   int first = part.group() * GROUP_OUT + part.first();
+#if NHWC
+  output += output_plane(image, first) + (tile.row * OW + tile.column) * CO;
+#pragma unroll
+  for (int row = 0; row < ROWS; ++row) {
+#pragma unroll
+    for (int column = 0; column < COLUMNS; ++column) {
+      if (!has_row(tile, row) || !has_column(tile, column)) continue;
+      alignas(16) float results[CHANNELS];
+#pragma unroll
+      for (int channel = 0; channel < CHANNELS; channel += OUT_CHANNELS) {
+        if (!part.has(channel)) continue;
+#pragma unroll
+        for (int i = channel; i < channel + OUT_CHANNELS; ++i) {
+          results[i] = finished(sums[i].of[row][column], bias + first + i);
+        }
+        copy<OUT_CHANNELS>(output + (row * OW + column) * CO + channel, results + channel);
+      }
+    }
+  }
+#else
 #pragma unroll
   for (int channel = 0; channel < CHANNELS; ++channel) {
     if (part.has(channel)) {
-      sums[channel].write(output + (image * (GROUPS * GROUP_OUT) + first + channel) * (OH * OW), tile);
+      sums[channel].write(output + output_plane(image, first + channel), tile, bias + first + channel);
     }
   }
+#endif
 }

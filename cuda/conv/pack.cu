@@ -4,8 +4,9 @@
 // The constants of this text are:
 //   Element            type of the tensors' elements
 //   FROM_NHWC          whether channels are the inner dimension already
-//   PACK_IMAGES, PACK_PLANE, PACK_CI, PACK_CO, PACK_TAPS   images, pixels of one, channels, elements of a window
-//   PADDED             channels with the padding
+//   PACK_IMAGES, PACK_PLANE, PACK_GROUPS   images, pixels of one, groups of channels
+//   PACK_CI, PACK_CO, PACK_TAPS   channels of the input in a group, channels of the output, elements of a window
+//   PADDED             channels of a group with the padding
 //   PACK_WIDTH         channels of a row that are read at once: as many of a piece as divide them
 //   UNROLLED           whether each row of each pixel's window is written with all its channels, one after the
 //                      other: those are the PADDED elements then
@@ -48,14 +49,15 @@ __device__ void pad_rows(Element* to, const Element* from, int rows, int block) 
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 
-// Turn 32 channels and 32 pixels of an image.
+// Turn 32 channels of a group and 32 pixels of an image.
 __device__ void turn_pixels(Element* to, const Element* from, int block) {
   constexpr int SIDE = 32, ACROSS = (PACK_PLANE + SIDE - 1) / SIDE, DEEP = (PADDED + SIDE - 1) / SIDE;
   __shared__ Element tile[SIDE][SIDE + 1];
-  int image = block / (ACROSS * DEEP), first_channel = block / ACROSS % DEEP * SIDE;
+  constexpr int PITCH = PACK_GROUPS * PADDED;
+  int group = block / (ACROSS * DEEP), first_channel = block / ACROSS % DEEP * SIDE;  // of all images
   int first_pixel = block % ACROSS * SIDE, along = threadIdx.x % SIDE, down = threadIdx.x / SIDE;
-  from += image * PACK_CI * PACK_PLANE;
-  to += image * PACK_PLANE * PADDED;
+  from += group * PACK_CI * PACK_PLANE;
+  to += group / PACK_GROUPS * PACK_PLANE * PITCH + group % PACK_GROUPS * PADDED;
 #pragma unroll
   for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
     int channel = first_channel + i, pixel = first_pixel + along;
@@ -66,7 +68,7 @@ __device__ void turn_pixels(Element* to, const Element* from, int block) {
 #pragma unroll
   for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
     int channel = first_channel + along, pixel = first_pixel + i;
-    if (channel < PADDED && pixel < PACK_PLANE) to[pixel * PADDED + channel] = tile[along][i];
+    if (channel < PADDED && pixel < PACK_PLANE) to[pixel * PITCH + channel] = tile[along][i];
   }
 }
 
@@ -150,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #if UNROLLED
     unroll_pixels(packed_data, data, block);
 #elif FROM_NHWC
-    pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE, block);
+    pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE * PACK_GROUPS, block);
 #else
     turn_pixels(packed_data, data, block);
 #endif

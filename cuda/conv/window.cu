@@ -1,19 +1,23 @@
 // What a thread of a convolution reads and writes: the part of all templates.
 //
-// A kernel consists of its constants, this text and that of its template. Tensors are NCHW. Constants
-// are:
+// A kernel consists of its constants, this text and that of its template. Constants are:
+//   Element            type of the tensors' elements; all is computed in float
+//   NHWC               whether channels are the inner dimension of tensors, instead of columns
+//   CI, CO             channels of the input and of the output
 //   H, W, OH, OW       size of the planes of the input and of the output
 //   KH, KW             taps of the convolution in a plane, DILATION apart
 //   STRIDE, PADDING    of the convolution
 //   ROWS, COLUMNS      size of the tile of an output plane that a thread computes
-//   THREADS_X, THREADS_Y, THREADS_Z   threads of a block: along columns, along rows, and others
+//   THREADS_X, THREADS_Y, THREADS_Z   threads of a block: along columns, along rows, and along channels
+//   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
 //   IN_WIDTH, OUT_WIDTH   elements of a row that can be read and written at once: rows begin at
 //                      multiples of them, and so do the tiles in these rows
 //
 // A thread keeps the part of the input that its tile depends on, its window, in registers, because
 // most of it is used by several outputs. All of it is read before the first product, so that a thread
 // waits for memory once. Neighbouring threads have neighbouring tiles: what their windows have in
-// common comes from the L1.
+// common comes from the L1. In NHWC, they have neighbouring channels, so that a warp reads and writes
+// whole lines, an element a thread.
 
 constexpr int THREADS = THREADS_X * THREADS_Y * THREADS_Z;
 constexpr int TAPS = KH * KW;
@@ -24,35 +28,44 @@ constexpr int LEAD = (IN_WIDTH - PADDING % IN_WIDTH) % IN_WIDTH;
 constexpr int PIECES = (LEAD + WINDOW_COLUMNS + IN_WIDTH - 1) / IN_WIDTH;
 // Where the last tile begins, in the output.
 constexpr int LAST_ROW = (OH - 1) / ROWS * ROWS, LAST_COLUMN = (OW - 1) / COLUMNS * COLUMNS;
+// The distance of neighbouring pixels.
+constexpr int IN_PITCH = NHWC ? CI : 1, OUT_PITCH = NHWC ? CO : 1;
+static_assert(!NHWC || (IN_WIDTH == 1 && OUT_WIDTH == 1), "neighbouring elements are of other channels");
 static_assert(W % IN_WIDTH == 0 && COLUMNS * STRIDE % IN_WIDTH == 0, "pieces must be aligned");
 static_assert(OW % OUT_WIDTH == 0 && COLUMNS % OUT_WIDTH == 0, "pieces must be aligned");
 
-template <int WIDTH>
-struct Piece;
-template <>
-struct Piece<4> {
-  using Type = float4;
-};
-template <>
-struct Piece<2> {
-  using Type = float2;
-};
-template <>
-struct Piece<1> {
-  using Type = float;
+// So many neighbouring elements, at a multiple of their bytes.
+template <int WIDTH, class Type>
+struct alignas(WIDTH * sizeof(Type)) Piece {
+  Type of[WIDTH];
 };
 
-// Copy WIDTH neighbouring elements at once; both places must be aligned to as many.
-template <int WIDTH>
-__device__ __forceinline__ void copy(float* to, const float* from) {
-  using Type = typename Piece<WIDTH>::Type;
-  *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+// Copy WIDTH neighbouring elements at once, in another type if need be; both places must be aligned to as many.
+template <int WIDTH, class To, class From>
+__device__ __forceinline__ void copy(To* to, const From* from) {
+  auto read = *reinterpret_cast<const Piece<WIDTH, From>*>(from);
+  Piece<WIDTH, To> written;
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) written.of[i] = static_cast<To>(read.of[i]);
+  *reinterpret_cast<Piece<WIDTH, To>*>(to) = written;
+}
+
+// The number of a thread along columns, and along channels.
+__device__ __forceinline__ int thread_of_column() { return NHWC ? threadIdx.z : threadIdx.x; }
+__device__ __forceinline__ int thread_of_channel() { return NHWC ? threadIdx.x : threadIdx.z; }
+
+// Where a plane begins: that of a channel of an image.
+__device__ __forceinline__ int input_plane(int image, int channel) {
+  return NHWC ? image * (H * W * CI) + channel : (image * CI + channel) * (H * W);
+}
+__device__ __forceinline__ int output_plane(int image, int channel) {
+  return NHWC ? image * (OH * OW * CO) + channel : (image * CO + channel) * (OH * OW);
 }
 
 // The tile of a thread: its first row and column in the output, and whether it exists.
 struct Tile {
   int row = (blockIdx.y * THREADS_Y + threadIdx.y) * ROWS;
-  int column = (blockIdx.z * THREADS_X + threadIdx.x) * COLUMNS;
+  int column = (blockIdx.z * THREADS_X + thread_of_column()) * COLUMNS;
   bool exists = ((LAST_ROW / ROWS + 1) % THREADS_Y == 0 || row <= LAST_ROW) &&
                 ((LAST_COLUMN / COLUMNS + 1) % THREADS_X == 0 || column <= LAST_COLUMN);
 };
@@ -64,9 +77,9 @@ struct Window {
 
   // Read what is in the plane; what is outside is 0. The tile must exist. Conditions that all tiles
   // meet are constants once the loops are unrolled.
-  __device__ __forceinline__ void read(const float* __restrict__ plane, const Tile& tile) {
+  __device__ __forceinline__ void read(const Element* __restrict__ plane, const Tile& tile) {
     int top = tile.row * STRIDE - PADDING, left = tile.column * STRIDE - PADDING - LEAD;
-    const float* first = plane + (top * W + left);
+    const Element* first = plane + (top * W + left) * IN_PITCH;
 #pragma unroll
     for (int row = 0; row < WINDOW_ROWS; ++row) {
       bool has_row = (row >= PADDING || top + row >= 0) &&
@@ -77,19 +90,33 @@ struct Window {
         // A piece is in the plane or outside, never both.
         bool has = has_row && (column >= PADDING + LEAD || left + column >= 0) &&
                    (LAST_COLUMN * STRIDE - PADDING - LEAD + column < W || left + column < W);
-        const float* from = first + row * W + column;
+        const Element* from = first + (row * W + column) * IN_PITCH;
         int begin = max(LEAD - column, 0), end = min(LEAD + WINDOW_COLUMNS - column, IN_WIDTH);
         if (end - begin > 1) {
 #pragma unroll
           for (int i = 0; i < IN_WIDTH; ++i) of[row][column + i] = 0.0f;
           if (has) copy<IN_WIDTH>(&of[row][column], from);
         } else {
-          of[row][column + begin] = has ? from[begin] : 0.0f;
+          of[row][column + begin] = has ? static_cast<float>(from[begin * IN_PITCH]) : 0.0f;
         }
       }
     }
   }
 };
+
+// A result of a channel whose bias is at `bias`, if it has one.
+__device__ __forceinline__ float finished(float sum, const Element* bias) {
+  float result = WITH_BIAS ? sum + static_cast<float>(*bias) : sum;
+  return WITH_RELU && result < 0.0f ? 0.0f : result;
+}
+
+// Whether a row or column of a tile is in the output.
+__device__ __forceinline__ bool has_row(const Tile& tile, int row) {
+  return LAST_ROW + row < OH || tile.row + row < OH;
+}
+__device__ __forceinline__ bool has_column(const Tile& tile, int column) {
+  return LAST_COLUMN + column < OW || tile.column + column < OW;
+}
 
 struct Sums {
   alignas(16) float of[ROWS][COLUMNS];
@@ -114,16 +141,20 @@ struct Sums {
     }
   }
 
-  // Write what is in the plane of the output. The tile must exist.
-  __device__ __forceinline__ void write(float* __restrict__ plane, const Tile& tile) const {
-    float* first = plane + (tile.row * OW + tile.column);
+  // Write what is in the plane of the output, a channel whose bias is at `bias`. The tile must exist.
+  __device__ __forceinline__ void write(Element* __restrict__ plane, const Tile& tile,
+                                        const Element* bias) const {
+    Element* first = plane + (tile.row * OW + tile.column) * OUT_PITCH;
 #pragma unroll
     for (int row = 0; row < ROWS; ++row) {
-      if (LAST_ROW + row >= OH && tile.row + row >= OH) continue;
+      if (!has_row(tile, row)) continue;
 #pragma unroll
       for (int column = 0; column < COLUMNS; column += OUT_WIDTH) {
-        if (LAST_COLUMN + column >= OW && tile.column + column >= OW) continue;
-        copy<OUT_WIDTH>(first + row * OW + column, &of[row][column]);
+        if (!has_column(tile, column)) continue;
+        alignas(16) float results[OUT_WIDTH];
+#pragma unroll
+        for (int i = 0; i < OUT_WIDTH; ++i) results[i] = finished(of[row][column + i], bias);
+        copy<OUT_WIDTH>(first + (row * OW + column) * OUT_PITCH, results);
       }
     }
   }

@@ -99,6 +99,16 @@ def test_what_there_was_no_time_for_is_named(sweep):
     assert [row["missed"] for row in rows] == ["case5 in tf32", "drawn11 in tf32"]
 
 
+def test_kernels_are_chosen_beforehand(sweep, tmp_path):
+    path, none = sweep(1e-9, "--modes", "tf32", "--brief", "--choose")
+    chosen = path.rename(tmp_path / "chosen.json.gz")
+    _, rows = sweep(1e-9, "--modes", "tf32", "--brief", "--full", "case", "--chosen", str(chosen))
+    tried = [row for row in rows if "template" in row]
+    assert [row["numbers"] for row in tried] == [row["numbers"] for row in none]
+    assert {row["layout"] for row in none} == {"nhwc"}
+    assert not any("us" in row for row in none)
+
+
 @pytest.mark.usefixtures("sweep")
 def test_kernels_can_be_compiled_alone(tmp_path, capsys):
     words = [str(tmp_path / "none"), "--layers", "case5", "--few", "1", "--compile"]
@@ -111,7 +121,7 @@ def test_layers_are_drawn_once_for_all():
     assert drawn_layers() == drawn_layers()
     first, *_ = drawn_layers()
     assert [*first.shape.sizes.values()] == [2, 72, 65, 179, 176, 3, 3, 1, 3, 2]
-    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 50
+    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 67
 
 
 def test_drawn_layers_are_of_the_kinds_that_lost():

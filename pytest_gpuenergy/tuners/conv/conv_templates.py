@@ -11,7 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.conv.tile import (
-    WIDEST_LOAD,
+    WIDEST_LOAD_BYTES,
     ThreadWork,
     Tile,
     conv_cycles,
@@ -20,7 +20,7 @@ from pytest_gpuenergy.tuners.conv.tile import (
     tiles_tried,
     window_work,
 )
-from pytest_gpuenergy.tuning import CardResources
+from pytest_gpuenergy.tuning import WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Conv2d, Workload
 
 _MAX_DEPTHWISE_NUMBERS = 160
@@ -44,10 +44,8 @@ class DepthwiseParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a plain convolution with one input channel in each group."""
-        if not isinstance(workload, Conv2d) or not workload.is_plain:
-            return False
-        return workload.shape.groups == workload.shape.CI
+        """Return whether it is a convolution with one input channel in each group."""
+        return isinstance(workload, Conv2d) and workload.shape.groups == workload.shape.CI
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[DepthwiseParameters]:
@@ -91,7 +89,6 @@ class DepthwiseParameters(Tile):
             )
         constants = {
             "PLANES": _planes(conv),
-            "CHANNELS": conv.shape.CO,
             "MULTIPLIER": conv.shape.CO // conv.shape.CI,
             "READ_FIRST": int(self.read_first),
         }
@@ -102,8 +99,13 @@ def _planes(conv: Conv2d) -> int:
     return conv.shape.N * conv.shape.CO
 
 
+_WIDEST_LOAD = WIDEST_LOAD_BYTES // 4
+"""The weights that are read from shared memory at once, in float32."""
 _STATIC_BYTES = 48 << 10
 """The shared memory that a kernel can have without asking for more."""
+_FEW_CHANNELS = 8
+"""The most input channels of a group that tensor cores, of other modes, may take longer to add up:
+a step has more."""
 _CHANNELS = (1, 2, 4, 8, 16)
 _DEPTHS = (4, 8, 16)
 _MAX_SUMS = 64
@@ -136,8 +138,10 @@ class GroupedParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a plain convolution."""
-        return isinstance(workload, Conv2d) and workload.is_plain
+        """Return whether it is a plain convolution, or one with few input channels in a group."""
+        if not isinstance(workload, Conv2d):
+            return False
+        return workload.is_plain or _group(workload)[0] <= _FEW_CHANNELS
 
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[GroupedParameters]:
@@ -175,6 +179,10 @@ class GroupedParameters(Tile):
         row = self.threads_z * self.channels
         return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
 
+    def _channels_at_once(self, conv: Conv2d) -> int:
+        """Return how many channels of a pixel are written at once in NHWC."""
+        return math.gcd(WIDEST_LOAD_BYTES // conv.element_bytes, self.channels, _group(conv)[1])
+
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
 
@@ -183,8 +191,13 @@ class GroupedParameters(Tile):
         taps = conv.shape.KH * conv.shape.KW
         reads, read_waves = window_work(conv, self)
         writes, write_waves = store_work(conv, self)
+        if conv.layout == "nhwc":  # pieces of neighbouring channels of neighbouring threads
+            at_once = self._channels_at_once(conv)
+            writes, of_piece = writes / at_once, WARP_LANES * at_once * conv.element_bytes / 128
+            apart = WARP_LANES / self.threads_z if at_once < self.channels else 1
+            write_waves = writes * max(of_piece, apart)
         read_bytes, written_bytes = plane_bytes(conv, self)
-        weights = taps * self.channels / math.gcd(WIDEST_LOAD, self.channels)
+        weights = taps * self.channels / math.gcd(_WIDEST_LOAD, self.channels)
         copied = planes * taps * self.channels * self.threads_z / self.threads
         of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
         groups = max(1, math.floor(self.threads_z * self.channels / _group(conv)[1]))
@@ -193,7 +206,7 @@ class GroupedParameters(Tile):
             wavefronts=planes * (read_waves + weights) + self.channels * write_waves + 4 * copied,
             block_bytes=(
                 groups * planes * read_bytes
-                + 4 * self.threads * copied
+                + conv.element_bytes * self.threads * copied
                 + self.threads_z * self.channels * written_bytes
             ),
         )
@@ -214,7 +227,8 @@ class GroupedParameters(Tile):
             "GROUP_OUT": of_output,
             "CHANNELS": self.channels,
             "DEPTH": self.depth,
-            "WEIGHT_WIDTH": math.gcd(WIDEST_LOAD, self.channels),
+            "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
+            "OUT_CHANNELS": self._channels_at_once(conv),
         }
         return self.text(conv, constants)
 

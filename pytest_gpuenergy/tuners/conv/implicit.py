@@ -37,7 +37,12 @@ _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
 for a shorter line."""
-_UNROLLED_SHARE = 0.8
+_COSTS_OF_ROWS: Mapping[int, float] = {128: 1.0, 64: 1.1, 32: 1.4, 16: 2.0}
+"""How much longer lines take of rows with a multiple of so many bytes only, by the times of the
+same kernels with other pitches on an H200: then lines do not begin with a line of the L2."""
+_PITCHES: Mapping[int, float] = {32: 2.0, 128: 1.25}
+"""The pitches that are tried, and how much longer a packed row may be with each."""
+_UNROLLED_SHARE = 0.95
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
@@ -90,8 +95,9 @@ _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 a step whose operands are read to registers."""
 _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
-_COPY_CYCLES, _REST_CYCLES = 51, 135
-"""The cycles in which a thread copies a piece, and writes the smaller parts of four elements."""
+_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 135
+"""The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
+of four elements."""
 _LOADED_COPIES = 5
 """The copies that take as long as a piece of 16-bit elements that are loaded one by one, about: by
 the number of instructions and the latency of two such pieces at a time."""
@@ -113,6 +119,9 @@ the elements of a multiprocessor that it reads or writes in a cycle then: from t
 such launches on an H200."""
 _EARLY_PACKING_CYCLES = 2400
 """The same if the launch of the convolution begins early, which saved 0.5 to 1 µs."""
+_CROWDED_SHARE = 2.5
+"""How much longer packing takes then if several blocks of the convolution fit on a multiprocessor,
+where they wait beside it: up to 30 µs more on an H200."""
 _CLUSTERED_SHARE = 0.9
 """The part of all multiprocessors that larger clusters fill: on an H200, 39 of three blocks ran at
 once, but not 40; 28 of four, but not 32; 15 of eight, but not 16."""
@@ -138,10 +147,18 @@ class ImplicitParameters(WindowParameters):
         early: whether the launch of the convolution begins while the one that packs ends.
         line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
             What exceeds the channels is zero.
+        pitch: the bytes of which a packed row of channels has a multiple; 0 stands for as few as
+            boxes need.
     """
 
     template: ClassVar[str] = "implicit"
-    added: ClassVar[Mapping[str, int]] = {"packed": 0, "unrolled": 0, "early": 0, "line": 0}
+    added: ClassVar[Mapping[str, int]] = {
+        "packed": 0,
+        "unrolled": 0,
+        "early": 0,
+        "line": 0,
+        "pitch": 0,
+    }
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
     least: ClassVar[Mapping[str, int]] = {"tile_c": 8, "stages": 2, "splits": 1, "deep": 1}
@@ -158,6 +175,7 @@ class ImplicitParameters(WindowParameters):
     unrolled: bool = False
     early: bool = False
     line: int = 0
+    pitch: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,6 +213,12 @@ class ImplicitParameters(WindowParameters):
                 f"{self.line} with boxed={int(self.boxed)}."
             )
 
+        if self.pitch not in (0, *_COSTS_OF_LINES) or (self.pitch and not self.packed):
+            raise InputError(
+                f"The template {self.template} packs rows of multiples of 32, 64 or 128 bytes, not "
+                f"of {self.pitch} with packed={int(self.packed)}."
+            )
+
     @classmethod
     def refusal(cls, conv: Conv2d) -> str | None:
         """Return what kernels need that a convolution lacks; None if threads can copy it."""
@@ -221,8 +245,6 @@ class ImplicitParameters(WindowParameters):
                 splits=splits,
                 per_multiprocessor=resident,
                 deep=deep,
-                # Where rows are only padded, an early launch was slower in trials on an H200.
-                early=way.packed and (way.unrolled or conv.layout == "nchw"),
                 **way.options,
             )
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
@@ -232,9 +254,13 @@ class ImplicitParameters(WindowParameters):
             tried.add(key)
             at_once = resident * card.multiprocessors
             if splits == 1 and one.tiles(conv) > at_once:
-                yield replace(one, blocks=at_once)
-            elif splits == 1 or one.tiles(conv) * splits <= 2 * at_once:
-                yield one
+                one = replace(one, blocks=at_once)
+            elif splits > 1 and one.tiles(conv) * splits > 2 * at_once:
+                continue
+            yield one
+            # Where rows are only padded, an early launch was slower in trials on an H200.
+            if way.packed and (way.unrolled or conv.layout == "nchw"):
+                yield replace(one, early=True)
 
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
@@ -334,7 +360,7 @@ class ImplicitParameters(WindowParameters):
 
     @property
     def _way(self) -> Way:
-        return Way(self.boxed, self.packed, self.unrolled, self.line)
+        return Way(self.boxed, self.packed, self.unrolled, self.line, self.pitch)
 
     def _box_bytes(self, conv: Conv2d) -> BoxBytes:
         return _box_bytes(conv, self._way)
@@ -383,6 +409,11 @@ class ImplicitParameters(WindowParameters):
         clusters = math.floor(_CLUSTERED_SHARE * card.multiprocessors / self.splits)
         return max(1, clusters * self.per_multiprocessor)
 
+    def _cost_of_rows(self, conv: Conv2d) -> float:
+        """Return how much longer lines take because of where rows of channels begin."""
+        row = self._channels(conv) * conv.element_bytes
+        return next(cost for multiple, cost in _COSTS_OF_ROWS.items() if row % multiple == 0)
+
     def cycles(self, conv: Conv2d, card: CardResources) -> float:
         """Return the clock cycles that the convolution is expected to take.
 
@@ -410,12 +441,14 @@ class ImplicitParameters(WindowParameters):
             alone += _STEP_CYCLES
         rest = weights / _PIECE_BYTES if split else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
-        copying = pieces / _WARPGROUP * _COPY_CYCLES + rest / copiers * _REST_CYCLES
+        whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
+        of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
+        copying = pieces / _WARPGROUP * of_piece + rest / copiers * _REST_CYCLES
+        loaded = float(pixels + weights)
         if self.boxed:  # a short line takes as long as one of 128 bytes
-            pixels, weights = (
-                self._boxes(conv) * _LINE_BYTES * count for count in (self.tile_p, channels)
-            )
-        loading = (pixels + weights) / _LOADED_BYTES_PER_CYCLE
+            lines = self._boxes(conv) * (self.tile_p + channels)
+            loaded = _LINE_BYTES * lines * self._cost_of_rows(conv)
+        loading = loaded / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
         gathered = blocks is None and not self.boxed
@@ -442,12 +475,16 @@ class ImplicitParameters(WindowParameters):
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
             s = conv.shape
-            rows = s.N * s.H * (s.OW if self.unrolled else s.W)
+            rows = s.N * s.H * (s.OW if self.unrolled else s.W) * s.groups
             if self._packs_weights(conv):
                 rows += s.CO * s.KH * self._columns(conv)
-            moved = 2 * self._channels(conv) * rows
-            total += _EARLY_PACKING_CYCLES if self.early else _PACKING_CYCLES
-            total += moved / (card.multiprocessors * _PACKED_PER_CYCLE)
+            moving = 2 * self._channels(conv) * rows / (card.multiprocessors * _PACKED_PER_CYCLE)
+            if self.early:
+                crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
+                total += _EARLY_PACKING_CYCLES
+                total += _CROWDED_SHARE * moving if crowded else moving
+            else:
+                total += _PACKING_CYCLES + moving
         return float(total)
 
     def kernel(self, conv: Conv2d) -> Kernel:
@@ -458,10 +495,10 @@ class ImplicitParameters(WindowParameters):
             raise InputError(
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
-                "groups) in layout nhwc, or a single group that is packed, with windows of up to "
-                f"{_MOST_PACKED_TAPS} elements or with unrolled rows; strides of up to "
-                f"{_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and dilated "
-                f"windows of up to {_FARTHEST_CORNER + 1} rows and columns more than the padding."
+                "groups) in layout nhwc, or packed ones, with windows of up to "
+                f"{_MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
+                f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and "
+                f"dilated windows of up to {_FARTHEST_CORNER + 1} rows and columns more than it."
             )
         if self.splits > self.steps(conv):
             raise InputError(
@@ -508,7 +545,7 @@ class ImplicitParameters(WindowParameters):
     def _packs_weights(self, conv: Conv2d) -> bool:
         """Return whether the weights are packed: as they come, they may have channels last."""
         s = conv.shape
-        return s.KH * s.KW > 1 or self._channels(conv) > s.CI
+        return s.KH * s.KW > 1 or self._channels(conv) > s.CI // s.groups
 
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
@@ -517,13 +554,16 @@ class ImplicitParameters(WindowParameters):
         plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
         if self.unrolled or conv.layout == "nhwc":
             pieces = padded * conv.element_bytes // _PIECE_BYTES
-            counts = (s.N * plane, s.CO * taps)
+            counts = (s.N * plane * s.groups, s.CO * taps)
             if self.unrolled:
                 counts = (s.N * s.H * s.OW, s.CO * s.KH)
             blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
         else:
-            blocks = [s.N * -(-plane // 32) * -(-padded // 32), s.CO * -(-padded // deep)]
-        shapes = {"packed_data": (s.N, s.H, columns, padded)}
+            blocks = [
+                s.N * s.groups * -(-plane // 32) * -(-padded // 32),
+                s.CO * -(-padded // deep),
+            ]
+        shapes = {"packed_data": (s.N, s.H, columns, padded * s.groups)}
         if self._packs_weights(conv):
             shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)
         packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
@@ -542,11 +582,12 @@ class ImplicitParameters(WindowParameters):
                 "PACK_STRIDE": s.strides,
                 "PACK_IMAGES": s.N,
                 "PACK_PLANE": plane,
-                "PACK_CI": s.CI,
+                "PACK_GROUPS": s.groups,
+                "PACK_CI": s.CI // s.groups,
                 "PACK_CO": s.CO,
                 "PACK_TAPS": taps,
                 "PADDED": padded,
-                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI),
+                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI // s.groups),
                 "PACK_DATA_BLOCKS": blocks[0],
             },
         )
@@ -658,6 +699,7 @@ class Way:
     packed: bool = False
     unrolled: bool = False
     line: int = 0
+    pitch: int = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -669,9 +711,11 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     """Return the ways to copy that are worth trying."""
     plain, packed, unrolled = Way(True), Way(True, packed=True), Way(True, True, unrolled=True)
     box_bytes = _box_bytes(conv, plain)
-    if not box_bytes:
-        plain = packed
-    ways = [way for way in (plain,) if _box_bytes(conv, way)]
+    # Packed rows can begin with a line of the L2, and have longer lines than divide a group.
+    short = _channels(conv, plain) * conv.element_bytes % _SHORTEST_LINE_BYTES > 0
+    short |= conv.shape.groups > 1 and box_bytes == _SHORTEST_LINE_BYTES
+    tried = [plain] * bool(box_bytes) + [packed] * (short or not box_bytes)
+    ways = [way for way in tried if _box_bytes(conv, way)]
     for place, way in enumerate(ways):
         best = _best_line(_channels(conv, way) * conv.element_bytes)
         if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
@@ -680,16 +724,34 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
         others = [_cost_of_lines(conv, way) for way in ways]
         if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):
             ways.append(unrolled)
+    pitched = [way for way in ways if way.packed and not way.unrolled]
+    for way in pitched:
+        ways.remove(way)
+        ways += _pitched(conv, way)
     # Threads copy longer lines than short boxes are, from several taps at once.
     if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
         ways.append(Way(False))
     return ways
 
 
+def _pitched(conv: Conv2d, way: Way) -> Iterator[Way]:
+    """Yield a way that packs with the pitches that are worth trying."""
+    found, least = set(), _channels(conv, way)
+    for pitch, most in _PITCHES.items():
+        one = replace(way, pitch=pitch)
+        channels = _channels(conv, one)
+        if channels <= most * least and channels not in found and _box_bytes(conv, one):
+            found.add(channels)
+            yield one
+    if not found:
+        yield way
+
+
 def _channels(conv: Conv2d, way: Way) -> int:
     """Return the channels of the input in a group, with those that packing adds."""
     channels = conv.shape.CI // conv.shape.groups * (conv.shape.KW if way.unrolled else 1)
-    piece = _PIECE_BYTES // conv.element_bytes
+    bytes_at_once = max(way.line, _SHORTEST_LINE_BYTES) if conv.shape.groups > 1 else _PIECE_BYTES
+    piece = max(bytes_at_once, way.pitch) // conv.element_bytes
     return -(-channels // piece) * piece if way.packed else channels
 
 
@@ -714,8 +776,8 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
     The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
     ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
     """
-    s, packed = conv.shape, way.packed
-    row = _channels(conv, way) * conv.element_bytes
+    s, packed, size = conv.shape, way.packed, conv.element_bytes
+    row = _channels(conv, way) * size
     height, width = (reach - 1 for reach in s.window)
     farthest = height if way.unrolled else max(height, width)
     if way.unrolled:
@@ -727,9 +789,9 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
         or row % _PIECE_BYTES
         or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
         or s.strides > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and (packed or row % max(way.line, _SHORTEST_LINE_BYTES)))
+        or (s.groups > 1 and (way.unrolled or row % max(way.line, _SHORTEST_LINE_BYTES)))
         or (packed and not way.unrolled and s.KH * s.KW > _MOST_PACKED_TAPS)
-        or (packed and row // conv.element_bytes * max(pixels, filters) > _MOST_PACKED_ELEMENTS)
+        or (packed and row // size * max(s.groups * pixels, filters) > _MOST_PACKED_ELEMENTS)
     ):
         return 0
     if way.line:

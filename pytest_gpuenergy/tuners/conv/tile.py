@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, Origin
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.windows import ELEMENTS
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
     WARP_LANES,
@@ -26,8 +27,7 @@ from pytest_gpuenergy.tuning import (
 )
 from pytest_gpuenergy.workloads import Conv2d
 
-WIDEST_LOAD = 4
-"""The elements of the widest load, 16 bytes."""
+WIDEST_LOAD_BYTES = 16
 _MAX_THREADS = 1024
 _MAX_THREADS_Z = 64
 _MAX_BLOCKS_Y = 65_535
@@ -55,7 +55,7 @@ class Tile(TemplateParameters[Conv2d]):
         columns: the columns of an output plane that a thread computes.
         threads_x: the threads of a block that have neighbouring columns.
         threads_y: the threads of a block that have neighbouring rows.
-        threads_z: the threads of a block that have different channels.
+        threads_z: the threads of a block that have different channels: in NHWC, neighbouring ones.
     """
 
     least: ClassVar[Mapping[str, int]] = {
@@ -115,11 +115,11 @@ class Tile(TemplateParameters[Conv2d]):
 
     def in_width(self, conv: Conv2d) -> int:
         """Return how many elements of an input row can be read at once."""
-        return math.gcd(WIDEST_LOAD, conv.shape.W, self.columns * conv.shape.strides)
+        return math.gcd(_widest(conv), conv.shape.W, self.columns * conv.shape.strides)
 
     def out_width(self, conv: Conv2d) -> int:
         """Return how many elements of an output row can be written at once."""
-        return math.gcd(WIDEST_LOAD, conv.shape.OW, self.columns)
+        return math.gcd(_widest(conv), conv.shape.OW, self.columns)
 
     def pieces(self, conv: Conv2d) -> int:
         """Return the number of loads of a row of the window."""
@@ -177,7 +177,13 @@ class Tile(TemplateParameters[Conv2d]):
                 f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
                 "smaller one."
             )
+        last = conv.layout == "nhwc"
         every = {
+            "NHWC": last,
+            "CI": s.CI,
+            "CO": s.CO,
+            "WITH_BIAS": conv.bias,
+            "WITH_RELU": conv.relu,
             "H": s.H,
             "W": s.W,
             "OH": s.OH,
@@ -197,11 +203,18 @@ class Tile(TemplateParameters[Conv2d]):
             **constants,
         }
         block = (self.threads_x, self.threads_y, self.threads_z)
+        tensors = ("data", "weight", *(["bias"] if conv.bias else []), "output")
+        texts = ("conv/window", f"conv/{self.template}")
         return Kernel(
-            template_text(every, ("conv/window", f"conv/{self.template}")),
-            (Launch(self.template, grid, block, ("data", "weight", "output")),),
+            template_text(every, texts, [ELEMENTS[conv.dtype]]),
+            (Launch(self.template, grid, block[::-1] if last else block, tensors),),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
+
+
+def _widest(conv: Conv2d) -> int:
+    """Return how many neighbouring elements of a row are read at once, at most."""
+    return 1 if conv.layout == "nhwc" else WIDEST_LOAD_BYTES // conv.element_bytes
 
 
 def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
@@ -278,19 +291,29 @@ class ThreadWork:
 def window_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     """Return the instructions and wavefronts with which a thread reads its window.
 
-    Lanes read pieces that are a tile apart. A load takes one cycle for each line of 128 bytes that
-    it touches, and at least as many cycles as its pieces have elements.
+    Lanes read pieces that are a tile apart, or in NHWC those of neighbouring channels. A load takes
+    one cycle for each line of 128 bytes that it touches, and at least as many cycles as its pieces
+    have elements.
     """
     rows, pieces = tile.window(conv)[0], tile.pieces(conv)
-    distance = min(tile.columns * conv.shape.strides, WARP_LANES)
     loads = rows * pieces
+    if conv.layout == "nhwc":
+        return loads + _ROW_INSTRUCTIONS * rows, loads * _lines_of_channels(tile)
+    distance = min(tile.columns * conv.shape.strides, WARP_LANES)
     return loads + _ROW_INSTRUCTIONS * rows, loads * max(distance, tile.in_width(conv))
+
+
+def _lines_of_channels(tile: Tile) -> int:
+    """Return how many lines a warp touches whose threads have neighbouring channels."""
+    return math.ceil(WARP_LANES / tile.threads_z)
 
 
 def store_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     """Return the instructions and wavefronts with which a thread writes its tile."""
     stores = tile.rows * tile.columns / tile.out_width(conv)
-    return stores + _ROW_INSTRUCTIONS * tile.rows, stores * max(tile.columns, tile.out_width(conv))
+    last = conv.layout == "nhwc"
+    lines = _lines_of_channels(tile) if last else max(tile.columns, tile.out_width(conv))
+    return stores + _ROW_INSTRUCTIONS * tile.rows, stores * lines
 
 
 def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
@@ -299,7 +322,7 @@ def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     height = min(s.H, tile.threads_y * tile.rows * s.strides + s.window[0] - s.strides)
     width = min(s.W, tile.threads_x * tile.columns * s.strides + s.window[1] - s.strides)
     of_output = min(s.OH, tile.threads_y * tile.rows) * min(s.OW, tile.threads_x * tile.columns)
-    return 4.0 * height * width, 4.0 * of_output
+    return float(conv.element_bytes * height * width), float(conv.element_bytes * of_output)
 
 
 def conv_cycles(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:

@@ -37,8 +37,9 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
     """Any parameters with a kernel that fits, also those that no search offers."""
     consumers, per_multiprocessor = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]))
     offered = ImplicitParameters.fitting(conv, H100)
-    ways = {(False,) * 4, *((one.boxed, one.packed, one.unrolled, one.line) for one in offered)}
-    boxed, packed, unrolled, line = draw(st.sampled_from(sorted(ways)))
+    names = ("boxed", "packed", "unrolled", "line", "pitch")
+    ways = {(0,) * len(names), *(tuple(one.numbers[name] for name in names) for one in offered)}
+    boxed, packed, unrolled, line, pitch = draw(st.sampled_from(sorted(ways)))
     splits = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8]))
     chosen = ImplicitParameters(
         tile_c=draw(st.sampled_from([8, 16, 24, 32, 40, 64])),
@@ -47,12 +48,13 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         stages=draw(st.integers(2, 4)),
         splits=splits,
         blocks=0 if splits > 1 else draw(st.sampled_from([0, 1, 3, 5])),
-        boxed=boxed,
+        boxed=bool(boxed),
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
-        packed=packed,
-        unrolled=unrolled,
-        early=packed and draw(st.booleans()),
+        packed=bool(packed),
+        unrolled=bool(unrolled),
+        early=bool(packed) and draw(st.booleans()),
         line=line,
+        pitch=pitch,
     )
     assume(splits <= chosen.steps(conv))
     assume(chosen.shared_bytes(conv) <= H100.shared_bytes_of_block)
@@ -112,6 +114,14 @@ ODD = {
         UNROLLED,
         conv_of(1, 7, 9, 10, 2, 3, 3, 1, 1, mode="3xtf32", **NHWC),
     ),
+    "packed-groups": (
+        replace(EARLY, line=128, pitch=128),
+        conv_of(2, 7, 5, 12, 22, 3, 2, 1, 1, 1, 2, mode="3xtf32", **FUSED),
+    ),
+    "packed-groups-channels-last": (
+        replace(PACKED, pitch=32),
+        conv_of(1, 6, 7, 9, 33, 2, 3, 2, 1, 1, 3, mode="float16", **NHWC, bias=True),
+    ),
     "packed-without-weights": (
         replace(EARLY, tile_c=32),
         conv_of(2, 7, 9, 40, 24, 1, 1, 2, 0, mode="tf32"),
@@ -153,7 +163,13 @@ ODD = {
 
 # Others copy in the same way, in another mode or layout.
 SIMILAR_ODD = (
-    *("boxes-of-groups", "wide-lines", "wide-lines-packed", "packed-halves"),
+    *(
+        "boxes-of-groups",
+        "packed-groups-channels-last",
+        "wide-lines",
+        "wide-lines-packed",
+        "packed-halves",
+    ),
     *("packed-without-weights", "unrolled-channels-last", "short-unrolled"),
     *("split-lines", "runs-of-a-wide-image"),
 )
@@ -286,6 +302,8 @@ def test_a_fault_in_the_text_is_found(device, fault):
         ({"early": True}, "begins early where it packs"),
         ({"boxed": True, "line": 48}, "lines of 32, 64 or 128 bytes in boxes, not of 48"),
         ({"line": 64}, "not of 64 with boxed=0"),
+        ({"pitch": 64}, "not of 64 with packed=0"),
+        ({"boxed": True, "packed": True, "pitch": 48}, "of 32, 64 or 128 bytes, not of 48"),
     ],
 )
 def test_parameters_without_a_kernel_are_refused(change, words):
@@ -311,8 +329,8 @@ WIDE = conv_of(1, 36, 12, 8, 8, 33, 8, 1, 0, mode="tf32")
             conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"),
             "pieces .* in layout nhwc, or",
         ),
-        (PACKED, WIDE, "is packed, with windows of up to 256 elements"),
-        (PACKED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "or a single group"),
+        (PACKED, WIDE, "packed ones, with windows of up to 256 elements"),
+        (UNROLLED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "of a single group"),
         (PACKED, conv_of(1, 30000, 30000, 1, 1, 3, 3, 1, 1, mode="tf32"), "cannot find"),
     ],
 )
@@ -333,7 +351,7 @@ def test_the_limit_of_windows_is_that_of_runs_alone(device, conv):
     assert verify(device, ONE, conv) <= 1
 
 
-ENORMOUS = conv_of(1, 9, 40000, 8, 8, 3, 3, 2000, 0, mode="3xtf32")
+ENORMOUS = conv_of(1, 9, 40000, 8, 16, 3, 3, 2000, 0, mode="3xtf32")
 
 
 @pytest.mark.parametrize(("conv", "card"), [(ENORMOUS, H100), (SMALL_SPLIT, A100)])
@@ -352,7 +370,6 @@ LIMITS = {
     "stride-9": ((1, 20, 20, 8, 16, 3, 3, 9, 1), False),
     "channels-12": ((1, 8, 8, 8, 12, 17, 17, 1, 8), False),
     "groups-of-16": ((1, 8, 8, 8, 32, 3, 3, 1, 1, 1, 2), True),
-    "groups-of-8": ((1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2), False),
 }
 
 
@@ -382,7 +399,9 @@ PACKS = {
     "nchw": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32"), True),
     "window": (conv_of(1, 40, 40, 8, 16, 33, 2, 1, 1, mode="tf32"), True),
     "large-window": (conv_of(1, 40, 40, 8, 16, 16, 17, 1, 1, mode="tf32"), False),
-    "groups": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2, mode="tf32"), False),
+    "groups": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2, mode="tf32"), True),
+    "short-groups": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, 1, 2, mode="float16", **NHWC), True),
+    "short-rows": (conv_of(1, 8, 8, 8, 20, 3, 3, 1, 1, mode="tf32", **NHWC), True),
     "whole-pieces": (conv_of(1, 8, 8, 8, 16, 3, 3, 1, 1, mode="tf32", **NHWC), False),
 }
 
@@ -417,14 +436,13 @@ def test_kernels_are_right_with_weights_of_a_single_tap(device, layout, name):
 
 @pytest.mark.parametrize(
     ("layout", "channels", "window", "early"),
-    [("nchw", 40, 3, {True}), ("nhwc", 41, 1, {False}), ("nhwc", 3, 7, {False, True})],
+    [("nchw", 40, 3, {False, True}), ("nhwc", 41, 1, {False}), ("nhwc", 3, 7, {False, True})],
 )
-def test_launches_begin_early_where_that_saves_time(layout, channels, window, early):
+def test_launches_begin_early_where_that_may_save_time(layout, channels, window, early):
     conv = conv_of(1, 24, 24, 8, channels, window, window, 1, 0, mode="float16", layout=layout)
     packed = [one for one in ImplicitParameters.fitting(conv, H100) if one.packed]
     assert {one.early for one in packed} == early
-    assert all(one.early for one in packed if one.unrolled)
-    for one in packed[:1]:
+    for one in packed[:2]:
         assert [launch.early for launch in one.kernel(conv).launches] == [False, one.early]
 
 
@@ -497,7 +515,7 @@ def test_sums_fit_in_the_registers_of_two_blocks_of_two_consumers(mode, most):
 def test_the_order_is_the_same_again(conv):
     ranked = rank_kernels(conv, H100)
     assert ranked == rank_kernels(conv, H100)
-    assert {one.template for one in ranked} == {"implicit", "implicit_mma"}
+    assert {one.template for one in ranked} >= {"implicit", "implicit_mma"}
 
 
 def has_several(conv: Conv2d) -> bool:
