@@ -1,12 +1,14 @@
 """Profiles and replays models of published configurations, each in a process of its own.
 
-    python studies/account_models.py FOLDER qwen2-0.5b llama-3.2-1b --keep results/
+    python studies/account_models.py FOLDER qwen2-0.5b llama-3.2-1b@8x512 --keep results/
 
-Weights are random. Each model is profiled and its calls in CUDA graphs are replayed; with
-``--changes``, what changes would save is measured afterwards. While a model is measured, the next
-process imports PyTorch. A model that fails or takes too long leaves the others as they are. A line
-of ``exits.txt`` has the exit status and the seconds of each command. Results are copied as flat
-files every few seconds.
+Weights are random. ``@8x512`` gives a model 8 prompts of 512 tokens instead of one of 1024, and
+``@8x512x1`` leaves out the decode step. Each model is profiled and its calls in CUDA graphs are
+replayed; with ``--changes``, what changes would save is measured afterwards, and with
+``--unrestored`` what changes in place what it reads, without restoring that. While a model is
+measured, the next process imports PyTorch. A model that fails or takes too long leaves the others
+as they are. A line of ``exits.txt`` has the exit status and the seconds of each command. Results
+are copied as flat files every few seconds.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ import json
 import os
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from itertools import product
 from pathlib import Path
+from re import fullmatch
+from shutil import copytree
 from subprocess import PIPE, Popen, TimeoutExpired
 from traceback import print_exc
 
@@ -136,10 +141,8 @@ CONFIGS: dict[str, dict[str, object]] = {
 """The published configuration of each model, as its ``config.json`` on the hub has it."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
-    "mamba-370m": ("--prompt-tokens", "64"),
 }
-"""What is profiled otherwise. PyTorch multiplies the matrices of experts at once in bfloat16 only;
-and without packages of its own, Mamba goes through a prompt token by token."""
+"""What is profiled otherwise. PyTorch multiplies matrices of experts at once in bfloat16 only."""
 PROGRAMS = {
     "vit-base": "account_encoders:vit_base.compute",
     "vit-base-compiled": "account_encoders:vit_base_compiled.compute",
@@ -154,6 +157,8 @@ KEPT = (
     "results/measurements.jsonl",
     "results/gpu_energy_report.json",
 )
+UNRESTORED = "-unrestored"
+"""What the name of a run without restores ends with."""
 _SLOW_IMPORTS = ("torch", "transformers")
 _KEEP_S = 4.0
 _END_S = 10.0
@@ -164,12 +169,12 @@ def main() -> int:
     """Run each model, or with ``--only`` one of them in this process."""
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="+", choices=sorted(CONFIGS | PROGRAMS))
+    parser.add_argument("models", nargs="+", type=known, metavar="MODEL[@BATCHxPROMPT[xNEW]]")
     parser.add_argument("--keep", type=Path, required=True, metavar="DIR")
     parser.add_argument("--prefix", default="")
-    parser.add_argument("--prompt-tokens", default="1024")
     parser.add_argument("--gpu-device", default="auto")
     parser.add_argument("--changes", action="store_true")
+    parser.add_argument("--unrestored", action="store_true")
     parser.add_argument("--full", action="store_true", help="Without --brief")
     parser.add_argument("--limit-s", type=float, default=180.0, help="For each model")
     parser.add_argument("--budget-s", type=float, default=1e9, help="For all models")
@@ -178,6 +183,16 @@ def main() -> int:
     if options.only:
         return run_model(options.models[0], options)
     return run_models(options)
+
+
+def known(name: str) -> str:
+    """Check the name of a model and its sizes."""
+    model, _, sizes = name.partition("@")
+    if model not in CONFIGS | PROGRAMS:
+        raise ArgumentTypeError(f"{model} is none of {', '.join(sorted(CONFIGS | PROGRAMS))}")
+    if sizes and (model in PROGRAMS or not fullmatch(r"\d+x\d+(x\d+)?", sizes)):
+        raise ArgumentTypeError(f"{name} has no sizes like {model}@8x512")
+    return name
 
 
 def run_models(options: Namespace) -> int:
@@ -213,7 +228,7 @@ def run_models(options: Namespace) -> int:
 
 def started(name: str) -> Popen[bytes]:
     """Start the process of a model, which waits for a line before it uses the GPU."""
-    others = [word for word in sys.argv[1:] if word not in CONFIGS | PROGRAMS]
+    others = [word for word in sys.argv[1:] if word.partition("@")[0] not in CONFIGS | PROGRAMS]
     places = (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))
     return Popen(
         [sys.executable, __file__, *others, "--only", name],
@@ -240,25 +255,34 @@ def run_model(name: str, options: Namespace) -> int:
         with suppress(ImportError):
             importlib.import_module(package)
     sys.stdin.readline()
-    model, run = options.folder / name, options.folder / f"{name}.run"
+    base, _, sized = name.partition("@")
+    label = name.replace("@", "-")
+    model, run = options.folder / base, options.folder / f"{label}.run"
     sizes: tuple[str, ...] = ()
-    program = PROGRAMS.get(name, str(model))
-    if name in CONFIGS:
+    program = PROGRAMS.get(base, str(model))
+    if base in CONFIGS:
         model.mkdir(parents=True, exist_ok=True)
-        (model / "config.json").write_text(json.dumps(CONFIGS[name]))
-        sizes = ("--prompt-tokens", options.prompt_tokens, "--new-tokens", "2")
-        sizes += DIFFERENT.get(name, ())
+        (model / "config.json").write_text(json.dumps(CONFIGS[base]))
+        batch, prompt, new = [*(sized or "1x1024").split("x"), "2"][:3]
+        sizes = ("--batch", batch, "--prompt-tokens", prompt, "--new-tokens", new)
+        sizes += DIFFERENT.get(base, ())
     device = ("--gpu-device", options.gpu_device)
     length = () if options.full else ("--brief",)
     replay = ("replay", str(run), *length, *device)
     commands = [("profile", program, *sizes, "--out", str(run), *device), replay]
     if options.changes:
         commands.append((*replay, "--resume", "--changes"))
+    if options.unrestored:
+        other = options.folder / f"{label}{UNRESTORED}.run"
+        commands.append(("replay", str(other), *length, *device, "--resume"))
     for number, words in enumerate(commands):
         began_s = time.monotonic()
         if number:
             words = (*words, "--kernels", ",".join(graph_calls(run)))
-        text = options.keep / f"{options.prefix}{name}-{number}-{words[0]}.txt"
+        is_unrestored = options.unrestored and number == len(commands) - 1
+        if is_unrestored and not leave_unrestored(run, other):
+            break
+        text = options.keep / f"{options.prefix}{label}-{number}-{words[0]}.txt"
         with text.open("w") as file, redirect_stdout(file), redirect_stderr(file):
             try:
                 status = gpuenergy(list(words))
@@ -272,6 +296,25 @@ def run_model(name: str, options: Namespace) -> int:
         if status:
             return int(status)
     return 0
+
+
+def leave_unrestored(run: Path, other: Path) -> bool:
+    """Copy a run, whose next replay measures without restores what was measured with them.
+
+    Returns whether there is anything to measure so.
+    """
+    from pytest_gpuenergy.replay.play import turns
+    from pytest_gpuenergy.replay.profile.capture import Part
+
+    def nothing(replayed: object) -> list[Part]:  # noqa: ARG001 -- it takes the place of another
+        return []
+
+    lines = (run / "results/measurements.jsonl").read_text().splitlines()
+    others = [line for line in lines if "-restores" not in line]
+    copytree(run, other)
+    (other / "results/measurements.jsonl").write_text("".join(f"{line}\n" for line in others))
+    turns.changed_before_read = nothing
+    return len(others) < len(lines)
 
 
 def note(options: Namespace, line: str) -> None:
@@ -299,12 +342,13 @@ def missing(run: Path) -> dict[str, list[str]]:
 
 def keep_results(name: str, options: Namespace) -> None:
     """Copy the results of a model as far as they are there."""
-    for kept in KEPT:
-        path = options.folder / f"{name}.run" / kept
+    label = name.replace("@", "-")
+    for run, kept in product((label, f"{label}{UNRESTORED}"), KEPT):
+        path = options.folder / f"{run}.run" / kept
         if path.is_file():
             content = path.read_bytes()
             packed = path.suffix == ".gz"
-            target = f"{options.prefix}{name}-{path.name}" + ("" if packed else ".gz")
+            target = f"{options.prefix}{run}-{path.name}" + ("" if packed else ".gz")
             (options.keep / target).write_bytes(content if packed else gzip.compress(content, 4))
 
 

@@ -1,6 +1,7 @@
 """A device of PyTorch's, ``card``, whose tensors lie on the host: a GPU for tests of copies.
 
-It knows how to copy and to add. Needs PyTorch; `card_stands_in` makes the device, once a process.
+It knows how to copy, compare and add. Needs PyTorch; `card_stands_in` makes the device, once a
+process.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def card_stands_in() -> Any:
     @implements("as_strided")
     def as_strided(tensor: Any, sizes: Any, strides: Any, offset: Any = None) -> Any:
         return CardTensor(tensor.held.as_strided(sizes, strides, offset))
+
+    @implements("view.dtype")
+    def view(tensor: Any, dtype: Any) -> Any:
+        return CardTensor(tensor.held.view(dtype))
+
+    @implements("equal")
+    def equal(left: Any, right: Any) -> bool:
+        return torch.equal(left.held, right.held)
 
     @implements("_copy_from")
     def copy_from(source: Any, target: Any, _non_blocking: bool = False) -> Any:

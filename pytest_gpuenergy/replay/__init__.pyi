@@ -115,6 +115,7 @@ from .play.step_capture import (
     capture_step as capture_step,
     with_empty_kernels as with_empty_kernels,
 )
+from .play.turns import changed_before_read as changed_before_read
 from .power import (
     CLOCK as CLOCK,
     Bracket as Bracket,
@@ -130,11 +131,11 @@ from .power import (
 )
 from .profile.capture import (
     CallRecorder as CallRecorder,
-    ChainRecorder as ChainRecorder,
     LiveCall as LiveCall,
     copied_tensor as copied_tensor,
     describe as describe,
 )
+from .profile.chains import ChainRecorder as ChainRecorder
 from .profile.exported import Export as Export, exported_program as exported_program
 from .profile.language_models import (
     LanguageModel as LanguageModel,

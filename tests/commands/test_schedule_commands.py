@@ -226,6 +226,5 @@ class TestWithPyTorch:
         sizes = {(one["step"]["phase"], one["step"]["batch"]) for one in report["steps"]}
         assert sizes == {("prefill", 1), ("decode", 1), ("decode", 2)}
         keys = Counter(measured)
-        assert {key for key, times in keys.items() if times > 1} <= {
-            f"step{step}-{level}" for step in (0, 1) for level in ("graph", "eager", "layers")
-        }
+        repeated = {key.partition("-")[0] for key, times in keys.items() if times > 1}
+        assert repeated == {"step0", "step1"}  # wholes and windows, of each size

@@ -61,6 +61,28 @@ def test_energies_are_brought_to_the_temperature_of_the_step():
     assert found.predicted_mj == pytest.approx(98.0)
 
 
+def restored(key: str, time_ms: float, energy_mj: float, **parameters: object) -> Measurement:
+    parameters |= {"replays": key, "restores": f"{key}-restores"}
+    return measurement(time_ms, energy_mj, workload=WorkloadInfo("model", parameters, 0, 0))
+
+
+def test_what_restores_the_values_of_calls_and_windows_is_no_part_of_them():
+    measured = {
+        "a": restored("a", 1.0, 400.0),
+        "a-restores": measurement(0.25, 100.0),
+        "step0-window0": restored("step0-window0", 2.5, 900.0, step=0, calls="a a", count=2),
+        "step0-window0-restores": measurement(0.5, 200.0),
+    }
+    whole = measurement(4.0, 1400.0)
+    found = account_for_step(0, GRAPH, whole, [call("a", {0: 4})], measured, 50.0, 1)
+    assert (found.kernels_ms, found.kernels_mj) == (3.0, 1200.0)
+    assert (found.neighbours_ms, found.neighbours_mj) == (2 * (2.0 - 1.5), 2 * (700.0 - 600.0))
+    assert found.residual_mj == pytest.approx(0.0)
+    del measured["a-restores"]  # of which nothing is known then
+    found = account_for_step(0, GRAPH, whole, [call("a", {0: 4})], measured, 50.0, 1)
+    assert found.missing == ("a",)
+
+
 EXCHANGE = replace(call("b", {0: 2}), operator="gpuenergy.all_reduce_.default")
 
 

@@ -78,6 +78,62 @@ def test_a_kept_call_has_its_arguments_as_they_were_before_the_call():
     assert torch.equal(live.arguments[0], model.layers[1](model.layers[0](value)))
 
 
+def test_a_recorded_call_runs_the_kernels_that_it_runs_otherwise():
+    model, value = torch.nn.Linear(8, 6, bias=False), torch.randn(2, 8, 4).transpose(1, 2)
+
+    def kernels(function: Any) -> list[str]:
+        with torch.inference_mode(), torch.profiler.profile(acc_events=True) as profiler:
+            function()
+        names = [event.name for event in profiler.events()]
+        return [name for name in names if name in ("aten::mm", "aten::bmm", "aten::clone")]
+
+    plain = kernels(lambda: model(value))
+    assert kernels(lambda: record(model, value)) == plain
+    live = record(model, value, keep=(0,)).kept[0]
+    assert kernels(live) == plain
+
+
+class Scaled(torch.Tensor):
+    """A quantized weight, made of integers and their scale."""
+
+    @staticmethod
+    def __new__(cls, integers: Any, scale: Any) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, integers.shape, dtype=scale.dtype)
+
+    def __init__(self, integers: Any, scale: Any) -> None:
+        self.integers, self.scale = integers, scale
+
+    def __tensor_flatten__(self) -> Any:
+        return ["integers", "scale"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, _meta: Any, _size: Any, _stride: Any) -> Any:
+        return Scaled(**inner)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.ops.aten.linear.default:  # but detach, as parameters are made
+            return args[0]
+        value, weight = args
+        return torch.nn.functional.linear(value, weight.integers.float()) * weight.scale
+
+
+def test_calls_with_quantized_weights_are_those_with_what_these_are_made_of():
+    model, value = torch.nn.Linear(8, 8, bias=False), torch.randn(4, 8)
+    model.weight = torch.nn.Parameter(
+        Scaled(torch.ones(8, 8, dtype=torch.int8), torch.tensor(0.5)), requires_grad=False
+    )
+    recorder = record(model, value, keep=(1,))
+    assert [form.operator for form in recorder.forms] == [
+        *("aten.to.dtype", "aten.linear.default", "aten.mul.Tensor"),
+    ]
+    assert [form.parameters for form in recorder.forms] == [
+        *(("weight.integers",), (), ("weight.scale",)),
+    ]
+    with torch.inference_mode():
+        assert torch.equal(recorder.kept[1]() * 0.5, model(value))
+
+
 def test_parameters_are_not_copied():
     model = Tiny()
     live = record(model, torch.ones(4, 8), keep=(1,)).kept[1]
@@ -116,7 +172,8 @@ class Chained(torch.nn.Module):
 def record_chain(model: Any, value: Any, numbers: list[int], copied: Any = (0,)) -> Any:
     from pytest_gpuenergy.replay import ChainRecorder
 
-    recorder = ChainRecorder({"": model}, [numbers], copied)
+    modules = {"": model} if isinstance(model, torch.nn.Module) else {}
+    recorder = ChainRecorder(modules, [numbers], copied)
     with torch.inference_mode(), recorder:
         result = model(value)
     return recorder, result
@@ -132,8 +189,9 @@ def test_a_chain_computes_what_its_calls_have_computed():
         *("exp", "linear", "sin", "add_", "add"),
     ]
     chain = recorder.chains[0]
-    assert [tensor.shape for tensor in chain.tensors] == [(6, 8), (8, 8), (4, 6)]
-    assert chain.is_parameter(chain.tensors[1])
+    # The parameter, and the memory of the value and of a view of it.
+    assert [tensor.shape for tensor in chain.tensors] == [(8, 8), (6 * 8 * 4,)]
+    assert chain.is_parameter(chain.tensors[0])
     with torch.inference_mode():
         for _ in range(2):  # nothing that it takes has changed
             assert torch.equal(chain()[-1], result)
@@ -143,7 +201,7 @@ def test_a_chain_takes_other_tensors():
     model, other = Chained(), torch.randn(6, 8)
     chain = record_chain(model, torch.zeros(6, 8), LAUNCHING)[0].chains[0]
     with torch.inference_mode():
-        given = [other, model.weight, other[:, :4].t()]
+        given = [model.weight, other.view(-1).view(torch.uint8)]
         assert torch.equal(chain.with_tensors(given)()[-1], model(other))
 
 
@@ -152,19 +210,61 @@ def test_a_chain_returns_only_what_the_model_uses_after_it():
     recorder, _ = record_chain(model, value, LAUNCHING[:2])
     chain = recorder.chains[0]
     assert chain.kept == [frozenset(), frozenset({0})]  # not what exp has returned
-    # The reuse of its tensors: of the input, the weight, and the product.
-    assert recorder.reuse_of[0] == [(0, 0), (1, 1), (1, 2)]
+    # The reuse of its tensors: of the weight, the input, and the product.
+    assert recorder.reuse_of[0] == [(1, 1), (0, 0), (1, 2)]
 
 
 def test_a_chain_that_is_not_copied_has_the_parameters_alone():
     model = Chained()
     chain = record_chain(model, torch.randn(6, 8), LAUNCHING, copied=())[0].chains[0]
-    assert [tensor.numel() for tensor in chain.tensors] == [0, 64, 0]
+    assert [tensor.numel() for tensor in chain.tensors] == [64, 0]
+
+
+def test_a_chain_finds_in_memory_what_its_calls_have_written_there():
+    weight = torch.nn.Parameter(torch.randn(8, 8))
+
+    def model(value: Any) -> Any:  # as torch.compile writes it, with memory of its own
+        buffer = torch._C._dynamo.guards._empty_strided_cpu((6, 8), (8, 1), torch.float32)
+        torch.mm(value, weight, out=buffer)
+        flat = torch.as_strided(buffer, (48,), (1,))
+        flat.tanh_()
+        return torch.mm(buffer, weight)
+
+    recorder, result = record_chain(model, torch.randn(6, 8), [0, 2, 3])
+    assert [form.operator for form in recorder.forms[::2]] == ["aten.mm.out", "aten.tanh_.default"]
+    chain = recorder.chains[0]
+    # The weight counts as memory here, since the model has no modules.
+    assert sorted(tensor.numel() for tensor in chain.tensors) == [6 * 8 * 4, 6 * 8 * 4, 8 * 8 * 4]
+    with torch.inference_mode():
+        for _ in range(2):
+            assert torch.equal(chain()[-1], result)
 
 
 def test_a_chain_whose_calls_are_not_all_made_is_left_out():
     recorder, _ = record_chain(Chained(), torch.randn(6, 8), [0, 1, 99])
     assert recorder.chains == {}
+
+
+def test_only_what_a_chain_reads_and_then_overwrites_has_to_be_restored():
+    from pytest_gpuenergy.replay import changed_before_read
+
+    empty, room = torch._C._dynamo.guards._empty_strided_cpu, torch.randn(2, 16)
+
+    def model(value: Any) -> Any:
+        product = empty((4, 4), (4, 1), torch.float32)
+        torch.mm(value, value, out=product)  # what was there before is never read
+        value.copy_(product)
+        room[1, 8:].copy_(room[1, :8])  # another time changes nothing
+        return product.exp()
+
+    before = room[0].clone()
+    recorder, _ = record_chain(model, room[0].view(4, 4), [0, 1, 6, 7])
+    operators = [recorder.forms[number].operator.split(".")[1] for number in (0, 1, 6, 7)]
+    assert operators == ["mm", "copy_", "copy_", "exp"]
+    chain = recorder.chains[0]
+    (part,) = changed_before_read(chain)
+    assert part.size_bytes == 4 * 4 * 4
+    assert part.of(chain.tensors).view(torch.float32).equal(before)
 
 
 @given(
@@ -300,6 +400,21 @@ def operators(function: Any) -> list[str]:
 
 def test_modules_outside_of_layers_are_the_largest_without_a_layer(program):
     assert list(program.outer_modules) == ["model.words", "model.act", "model.heads.0"]
+
+
+def test_layers_are_those_of_all_large_lists_without_what_is_inside_of_them():
+    from pytest_gpuenergy.replay import FunctionProgram
+
+    def block(experts: int) -> Any:
+        inside = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(experts))
+        return torch.nn.ModuleDict({"experts": inside})
+
+    encoder = torch.nn.ModuleList(block(9) for _ in range(2))
+    decoder = torch.nn.ModuleList(block(8) for _ in range(3))
+    heads = torch.nn.ModuleList(torch.nn.Linear(8, 2) for _ in range(4))
+    model = torch.nn.ModuleDict({"encoder": encoder, "decoder": decoder, "heads": heads})
+    program = FunctionProgram(name="tests:compute", function=lambda: model(encoder))
+    assert program.layers == [*encoder, *decoder]
 
 
 def test_each_module_of_a_step_can_be_repeated_alone(program):

@@ -39,6 +39,9 @@ GAP = "gap"
 """The key of the gap that is put between calls, as a measurement of its own."""
 GAP_MS = 0.02
 """The approximate duration of a gap, in milliseconds."""
+RESTORES = "restores"
+"""The parameter of the workload of a call or window that changes what it reads: the key of what
+restores these values before each time, which its measurement includes."""
 GPU_US = "gpu_us"
 """The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
 
@@ -95,6 +98,11 @@ def window_key(step: int, number: int) -> str:
     return f"step{step}-window{number}"
 
 
+def restores_key(key: str) -> str:
+    """Return the key of what restores the values that a call or window reads, see `RESTORES`."""
+    return f"{key}-restores"
+
+
 def spaced_key(call: str) -> str:
     """Return the key of a call that was measured with gaps after it."""
     return f"{call}-spaced"
@@ -115,6 +123,16 @@ class CallFigures(NamedTuple):
     half_width_mj: float
     clock_mhz: float | None
 
+    def less(self, other: CallFigures, times: int = 1) -> CallFigures:
+        """Return these figures without another that was measured as a part of them."""
+        return CallFigures(
+            self.time_ms - times * other.time_ms,
+            self.raw_mj - times * other.raw_mj,
+            self.energy_mj - times * other.energy_mj,
+            self.half_width_mj + times * other.half_width_mj,
+            self.clock_mhz,
+        )
+
 
 def is_held_back(alone: Measurement, whole: Measurement) -> bool:
     """Return whether the power limit slowed a call down more alone than within its step."""
@@ -133,6 +151,24 @@ def as_measured(measurement: Measurement, temperature_c: float | None) -> CallFi
         half_width_mj(measurement),
         measurement.effective_sm_clock_mhz,
     )
+
+
+def figures_of(
+    found: Measurement | None, measured: Mapping[str, Measurement], temperature_c: float | None
+) -> CallFigures | None:
+    """Return the figures of a call or window without what `RESTORES` the values that it reads.
+
+    Returns None unless both were measured.
+    """
+    if found is None or not found.measured:
+        return None
+    figures, key = as_measured(found, temperature_c), found.workload.parameters.get(RESTORES)
+    if key is None:
+        return figures
+    restores = measured.get(str(key))
+    if restores is None or not restores.measured:
+        return None
+    return figures.less(as_measured(restores, temperature_c))
 
 
 def clock_share(whole: Measurement, alone: CallFigures, apart: CallFigures) -> float:
@@ -174,17 +210,10 @@ def without_gaps(
     Returns None unless both were measured, and the power limit did not slow the call.
     """
     pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
-    if pair is None or gap is None or not (pair.measured and gap.measured) or pair.cap_binding:
+    both = figures_of(pair, measured, temperature_c)
+    if pair is None or both is None or gap is None or not gap.measured or pair.cap_binding:
         return None
-    gaps = int(pair.workload.parameters["gaps"])
-    both, each_gap = as_measured(pair, temperature_c), as_measured(gap, temperature_c)
-    return CallFigures(
-        both.time_ms - gaps * each_gap.time_ms,
-        both.raw_mj - gaps * each_gap.raw_mj,
-        both.energy_mj - gaps * each_gap.energy_mj,
-        both.half_width_mj + gaps * each_gap.half_width_mj,
-        both.clock_mhz,
-    )
+    return both.less(as_measured(gap, temperature_c), int(pair.workload.parameters["gaps"]))
 
 
 def time_ms_of(measurement: Measurement) -> float:
@@ -463,11 +492,11 @@ def neighbours(
         if of_window.get(WINDOW_STEP) != step or not isinstance(count, int):
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
-        if not found.measured or any(call not in alone for call in ids):
+        together = figures_of(found, measured, whole.temperature_c)
+        if together is None or any(call not in alone for call in ids):
             continue
         if is_held_back(found, whole) and not _has_clock_of(whole, found):
             continue
-        together = as_measured(found, whole.temperature_c)
         apart = [alone[call] for call in ids]
         more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
         more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))
@@ -521,10 +550,11 @@ def account_for_step(
             continue
         all_us += count * call.call_us
         found = measured.get(call.id)
-        if found is None or found.raw_energy_mj is None or found.time_ms is None:
+        figures_alone = figures_of(found, measured, whole.temperature_c)
+        if found is None or figures_alone is None:
             missing.append(call.id)
             continue
-        alone = as_measured(found, whole.temperature_c)
+        alone = figures_alone
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         alone_half_width += count * alone.half_width_mj
         if is_held_back(found, whole):
@@ -664,33 +694,30 @@ def savings(
     for call in calls:
         count = call.in_graph.steps.get(step, 0)
         by_cap = {
-            cap: group[call.id]
+            cap: figures
             for cap, group in measured.items()
-            if call.id in group and group[call.id].measured
+            if (one := group.get(call.id)) is not None
+            and (figures := figures_of(one, group, one.settled_temperature_c)) is not None
         }
         if not count or reference not in by_cap:
             continue
         plain = by_cap[reference]
-        best = min(by_cap.values(), key=_energy_mj)
-        if _energy_mj(best) + half_width_mj(best) >= _energy_mj(plain) - half_width_mj(plain):
-            best = plain
+        cap, best = min(by_cap.items(), key=lambda pair: pair[1].energy_mj)
+        if best.energy_mj + best.half_width_mj >= plain.energy_mj - plain.half_width_mj:
+            cap, best = reference, plain
         found.append(
             Saving(
                 step=step,
                 call=call.id,
                 operator=call.operator,
                 calls=count,
-                cap=best.cap,
-                energy_mj=count * _energy_mj(plain),
-                saved_mj=count * (_energy_mj(plain) - _energy_mj(best)),
-                slowdown=time_ms_of(best) / time_ms_of(plain),
+                cap=cap,
+                energy_mj=count * plain.energy_mj,
+                saved_mj=count * (plain.energy_mj - best.energy_mj),
+                slowdown=best.time_ms / plain.time_ms,
             )
         )
     return sorted(found, key=lambda saving: -saving.energy_mj)
-
-
-def _energy_mj(measurement: Measurement) -> float:
-    return measurement.energy_mj or 0.0
 
 
 class Total(Struct, frozen=True):

@@ -21,6 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     calls_at,
+    figures_of,
     step_key,
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
@@ -91,9 +92,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     replayed = {call.id: call for call in chosen if call.id in turns}
                     found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
                     try:
-                        windows = window_turns(
+                        windows, apart = window_turns(
                             found, replayed, program, inputs, max(steps), device, cache, in_graph
                         )
+                        missing |= apart
                     except Exception as problem:  # whatever a program raises, calls come first
                         settle(device)
                         missing["windows"] = str(problem).strip().partition("\n")[0]
@@ -175,25 +177,47 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             shared_by = ranks if call.is_exchange else ALONE
             return partial(_repeater, own, device, shared_by), len(own.calls)
 
+        # In case that the replay is interrupted; all ranks have exchanges in the same order.
+        exchanges = [call for call in in_order if call.is_exchange]
+        others = [call for call in in_order if not call.is_exchange]
+        most_time_first = [*exchanges, *sorted(others, key=lambda call: -call.total_us)]
+
+        def with_restores(found: Replayable, own: CallTurns) -> list[Replayable]:
+            """Return calls, and what is done before each of them, if anything is."""
+            if not own.restores:
+                return [found]
+            repeat = partial(_repeater, CallTurns(own.restores), device, ALONE)
+            return workloads.with_restores(found, repeat)
+
         return ReplayPlan(
             wholes,
             [
-                workloads.call(call, *repeat_call(call), durations_us[call.id])
-                for call in in_order
+                item
+                for call in most_time_first
                 if call.id in turns
+                for item in with_restores(
+                    workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
+                )
             ],
             missing,
-            lambda call, gaps, key: workloads.spaced(call, *repeat_call(call, gaps), gaps, key),
+            lambda call, gaps, key: workloads.spaced(
+                *(call, *repeat_call(call, gaps), gaps, key),
+                has_restores=bool(turns[call.id].restores),
+            ),
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
             gapped,
             changes if ranks.count == 1 else None,
             [
-                workloads.window(
-                    *(window.step, window.number, window.calls, len(window.numbers)),
-                    *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
-                )
+                item
                 for window, own, gpu_us in windows
+                for item in with_restores(
+                    workloads.window(
+                        *(window.step, window.number, window.calls, len(window.numbers)),
+                        *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
+                    ),
+                    own,
+                )
             ],
         )
 
@@ -206,9 +230,8 @@ def most_energy(
     """Return the calls that take most energy of a step, as graphs, each once."""
 
     def energy_mj(call: UniqueCall, step: int) -> float:
-        found = measured.get(call.id)
-        alone_mj = 0.0 if found is None else found.raw_energy_mj or 0.0
-        return call.in_graph.steps.get(step, 0) * alone_mj
+        found = figures_of(measured.get(call.id), measured, None)
+        return call.in_graph.steps.get(step, 0) * (0.0 if found is None else found.energy_mj)
 
     found = {
         call.id: call

@@ -35,6 +35,7 @@ from pytest_gpuenergy.replay.account.account import (
     is_held_back,
     links_key,
     module_level,
+    restores_key,
     savings,
     spaced_key,
     step_key,
@@ -219,6 +220,7 @@ class RankReplay:
         settings = call_settings(calls, steps, in_windows, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
         settings |= {item.key: _BRIEF for item in plan.windows}
+        settings |= {restores_key(key): own for key, own in settings.items()}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
@@ -303,7 +305,7 @@ class RankReplay:
         """
         keys = {GAP}
         for call in read_calls(self.folder):
-            keys |= {call.id, spaced_key(call.id)}
+            keys |= {call.id, restores_key(call.id), spaced_key(call.id)}
         for found in earlier:
             if (key := replayed_key(found)) in keys:
                 self.measurements.setdefault(found.cap, {}).setdefault(key, found)

@@ -21,6 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GRAPH,
     LAYERS,
+    RESTORES,
     WINDOW_COUNT,
     WINDOW_STEP,
     calls_at,
@@ -87,16 +88,22 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
-            [player.call(call) for call in chosen if call.id in recorded],
+            [
+                item
+                for call in chosen
+                if call.id in recorded
+                for item in player.with_restores(player.call(call))
+            ],
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
             lambda call, _, key: player.spaced(call, key) if key in recorded else None,
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
             windows=[
-                player.window(found, by_id)
+                item
                 for found in recorded.values()
                 if found.workload.parameters.get(WINDOW_STEP) in steps
                 and (ids := window_calls(found))
                 and by_id.keys() >= set(ids)
+                for item in player.with_restores(player.window(found, by_id))
             ],
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
@@ -147,11 +154,20 @@ class _Player:
             step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)
         )
 
+    def with_restores(self, item: Replayable) -> list[Replayable]:
+        """Return a call or window, and what was recorded as done before it, if anything was."""
+        key = self.recorded[item.key].workload.parameters.get(RESTORES)
+        if key not in self.recorded:
+            return [item]
+        return self.workloads.with_restores(item, self.repeat(str(key), 0, 1))
+
     def spaced(self, call: UniqueCall, key: str) -> Replayable:
         """Return a call with as many gaps as were recorded."""
-        turns, gaps = (_number(self.recorded[key], name) for name in ("turns", "gaps"))
+        found = self.recorded[key]
+        turns, gaps = (_number(found, name) for name in ("turns", "gaps"))
         repeat = self.repeat(key, self._dram_bytes(call), len(call.launches) + gaps)
-        return self.workloads.spaced(call, repeat, turns, gaps, key)
+        has_restores = RESTORES in found.workload.parameters
+        return self.workloads.spaced(call, repeat, turns, gaps, key, has_restores=has_restores)
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""

@@ -18,10 +18,12 @@ from pytest_gpuenergy.replay.account.account import (
     GAP,
     GPU_US,
     GRAPH,
+    RESTORES,
     WINDOW_CALLS,
     WINDOW_COUNT,
     WINDOW_STEP,
     gaps_key,
+    restores_key,
     step_key,
     window_key,
 )
@@ -117,13 +119,22 @@ class ReplayWorkloads:
         return replace(found, details=details)
 
     def spaced(
-        self, call: UniqueCall, repeat: Repeat, turns: int, gaps: int, key: str
+        self,
+        call: UniqueCall,
+        repeat: Repeat,
+        turns: int,
+        gaps: int,
+        key: str,
+        *,
+        has_restores: bool = False,
     ) -> Replayable:
         """Return a call with ``gaps`` after it, under a key of its own."""
-        exchange = {"exchange": call.id} if call.is_exchange else {}
-        return self._replayable(
-            key, call.operator, repeat, call.is_exchange, gaps=gaps, turns=turns, **exchange
-        )
+        others: dict[str, int | str] = {"gaps": gaps, "turns": turns}
+        if call.is_exchange:
+            others["exchange"] = call.id
+        if has_restores:
+            others[RESTORES] = restores_key(call.id)
+        return self._replayable(key, call.operator, repeat, call.is_exchange, **others)
 
     def window(
         self,
@@ -145,6 +156,17 @@ class ReplayWorkloads:
         key = window_key(step, number)
         found = self._replayable(key, GRAPH, repeat, False, turns=turns, **of_window)
         return replace(found, details=details)
+
+    def with_restores(self, found: Replayable, repeat: Repeat) -> list[Replayable]:
+        """Return what is replayed, and what restores the values that it reads before each time."""
+        key = restores_key(found.key)
+        parameters = {**found.workload.parameters, RESTORES: key}
+        turns = int(parameters["turns"])
+        restored = structs.replace(found.workload, parameters=parameters)
+        return [
+            replace(found, workload=restored),
+            self._replayable(key, RESTORES, repeat, turns=turns),
+        ]
 
     def changed(self, key: str, label: str, repeat: Repeat, turns: int = 1) -> Replayable:
         """Return what is changed, or what a change replaces, under a key of its own."""

@@ -5,11 +5,12 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from itertools import accumulate, cycle
+from functools import partial
+from itertools import accumulate, count, cycle
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ import msgspec
 import torch
 from torch.profiler import record_function
 
+from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.call_windows import CallWindow
@@ -27,11 +29,13 @@ from pytest_gpuenergy.replay.play.replay_plan import (
 )
 from pytest_gpuenergy.replay.profile.capture import (
     CallRecorder,
-    ChainRecorder,
     LiveCall,
-    LiveChain,
+    Part,
+    bytes_of,
     copied_tensor,
+    tensors_in,
 )
+from pytest_gpuenergy.replay.profile.chains import ChainRecorder, LiveChain
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
 from pytest_gpuenergy.replay.profile.programs import TorchProgram, told_of_capture
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
@@ -66,26 +70,43 @@ class CallTurns:
         outputs: The number of latest results that stay in memory, so that the next result is
             written elsewhere.
         gaps: The number of gaps after each call.
+        restores: What is done before each of the calls, so that it finds the values that it found
+            in the model; empty if it changes none that it reads.
     """
 
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
     gaps: int = 0
+    restores: Sequence[Callable[[], object]] = ()
 
-    def rotating(self) -> Callable[[], object]:
-        """Return a function that makes the next call each time, on any thread."""
-        following = cycle(self.calls)
+    def rotating(
+        self, around: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> Callable[[], object]:
+        """Return a function that makes the next call each time, on any thread.
+
+        Args:
+            around: Returns a context for each call alone, without what is done before and after it.
+        """
+        restores = self.restores or [_nothing] * len(self.calls)
+        following = cycle(zip(restores, self.calls, strict=True))
         held: deque[object] = deque(maxlen=self.outputs - 1)
 
         def function() -> object:
             with torch.inference_mode():
-                returned = next(following)()
+                restore, call = next(following)
+                restore()
+                with around():
+                    returned = call()
                 for _ in range(self.gaps):
                     gap()
             held.append(returned)
             return returned
 
         return function
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -169,36 +190,89 @@ def capture_calls(
 
 
 def call_turns(
-    own: Sequence[Replayed], reuse: Sequence[Reuse], cache: Cache, limit_bytes: int
+    own: Sequence[Replayed],
+    reuse: Sequence[Reuse],
+    cache: Cache,
+    limit_bytes: int,
+    *,
+    restores: bool = True,
 ) -> CallTurns:
     """Return the turns that replay a call.
 
-    ``own`` has a call or chain for each set of parameters, and ``reuse`` belongs to the tensors
-    that the call takes, and then to those that it returns. With a ``model`` cache, the parameters
-    of each layer take turns, and there are as many copies of each other tensor as it takes to have
-    the reuse distance of the model; a ``hot`` one has one set of tensors; a ``cold`` one so many
-    copies that none stays in the cache, which a tensor has left at a reuse distance of
-    ``limit_bytes``.
+    Args:
+        own: The kept calls or chains, one for each set of parameters.
+        reuse: The reuse of the tensors that the call takes, and then of those that it returns.
+        cache: ``model`` uses the parameters of each layer in turn, and as many copies of each other
+            tensor as it takes to have the reuse distance of the model; ``hot`` uses one set of
+            tensors; ``cold`` uses so many copies that none stays in the cache.
+        limit_bytes: The reuse distance at which a tensor has left the cache.
+        restores: Whether to restore what the call changes and reads, see `changed_before_read`.
     """
     first = own[0]
-    if cache == "hot":
-        return CallTurns([first])
     if cache == "cold":
         reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
-    numbers = copies(reuse, _MAX_COPIES)
+    numbers = [1] * len(reuse) if cache == "hot" else copies(reuse, _MAX_COPIES)
     sets: list[list[Any]] = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
         found = [tensor]
-        if first.is_parameter(tensor):
+        if first.is_parameter(tensor) and cache != "hot":
             found = [call.tensors[index] for call in own]
         sets.append(found + [copied_tensor(tensor) for _ in range(number - len(found))])
     outputs = max(numbers[len(tensors) :], default=1)
-    count = max([outputs, *map(len, sets)])
-    calls = [
-        first.with_tensors([group[turn % len(group)] for group in sets]) for turn in range(count)
+    turns = range(max([outputs, *map(len, sets)]))
+    calls = [first.with_tensors([group[turn % len(group)] for group in sets]) for turn in turns]
+    changed = changed_before_read(first) if restores else []
+    kept = [(part, part.of(tensors).clone()) for part in changed]
+
+    def restore(turn: int) -> None:
+        for part, content in kept:
+            part.of([group[turn % len(group)] for group in sets]).copy_(content)
+
+    return CallTurns(calls, outputs, restores=[partial(restore, turn) for turn in turns if kept])
+
+
+def changed_before_read(replayed: LiveCall | LiveChain) -> list[Part]:
+    """Return the memory that a call reads and changes, so that it finds other values next time.
+
+    GELU in a kernel of ``torch.compile`` may be such a call: made again and again in place, it
+    would find zeros after a while, and others would find infinite numbers, both of which take less
+    energy than the values in the model.
+    """
+    if not replayed.may_write:
+        return []
+    own = [
+        tensor if replayed.is_parameter(tensor) else copied_tensor(tensor)
+        for tensor in replayed.tensors
     ]
-    return CallTurns(calls, outputs)
+    call = replayed.with_tensors(own)
+    parts = replayed.parts
+    contents = [part.of(own) for part in parts]
+    before = [content.clone() for content in contents]
+
+    def state() -> list[Any]:
+        return [*contents, *map(bytes_of, tensors_in(call()))]
+
+    def is_as_at_first() -> bool:
+        return all(map(torch.equal, state(), first))
+
+    first = [one.clone() for one in state()]
+    if is_as_at_first():
+        return []
+    needed = [
+        number
+        for number in sorted(range(len(parts)), key=lambda number: -contents[number].numel())
+        if not torch.equal(first[number], before[number])
+    ]
+    for number in list(needed):
+        without = [other for other in needed if other != number]
+        for content, one in zip(contents, first, strict=False):
+            content.copy_(one)
+        for other in without:
+            contents[other].copy_(before[other])
+        if is_as_at_first():
+            needed = without
+    return [parts[number] for number in needed]
 
 
 def gap() -> None:
@@ -244,10 +318,13 @@ def replayable_turns(
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"
         else:
             own = [captured.kept[number] for number in own_turns]
-            turns[call.id] = call_turns(own, captured.median_reuse(call), cache, limit_bytes)
+            reuse = captured.median_reuse(call)
+            # To find out what an exchange changes, all ranks would have to make it equally often.
+            restores = not call.is_exchange
+            turns[call.id] = call_turns(own, reuse, cache, limit_bytes, restores=restores)
     _leave_out(calls, turns, missing, ranks)
     chosen = [call for call in calls if call.id in turns]
-    found = launched_by([turns[call.id].rotating() for call in chosen], device)
+    found = launched_by([turns[call.id] for call in chosen], device)
     durations_us = {}
     for call, (launched, duration_us) in zip(chosen, found, strict=True):
         durations_us[call.id] = duration_us
@@ -268,10 +345,13 @@ def window_turns(
     device: str,
     cache: Cache,
     captured: Captured,
-) -> list[tuple[CallWindow, CallTurns, float]]:
+) -> tuple[list[tuple[CallWindow, CallTurns, float]], dict[str, str]]:
     """Return the windows that launch the same kernels as their calls, with turns and GPU time.
 
     The turns have the parameters of each layer; other tensors are copies of those of one layer.
+
+    Returns:
+        The windows; and by the keys of all other windows, why they cannot be replayed.
     """
     limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
     numbers = [group for window in windows for group in window.numbers]
@@ -284,9 +364,15 @@ def window_turns(
     with told_of_capture(captured.of_graph), recorder:
         program.run(inputs, last_step + 1)
     found: list[tuple[CallWindow, CallTurns]] = []
+    missing: dict[str, str] = {}
     for window, first, middle in zip(windows, firsts, middles, strict=True):
         model = recorder.chains.get(middle)
         if model is None or not model.is_plain:
+            missing[window_key(window.step, window.number)] = (
+                "the model makes other calls in its place now"
+                if model is None
+                else "tensors that are sparse, nested or quantized cannot be copied"
+            )
             continue
         alike = [middle] + [
             other
@@ -294,25 +380,32 @@ def window_turns(
             if other != middle and other in recorder.chains
             if recorder.chains[other].form == model.form
         ]
-        places = zip(*(recorder.reuse_of[other] for other in alike), strict=True)
-        reuse = [
-            Reuse(
-                captured.reuse_of_each[group[0][0]][group[0][1]].size_bytes,
-                int(median(captured.reuse_of_each[n][at].distance_bytes for n, at in group)),
-            )
-            for group in places
-        ]
+        reuse = []
+        for index, place in enumerate(recorder.reuse_of[middle]):
+            of_each = [
+                captured.reuse_of_each[numbers[other][place.call]][place.tensor] for other in alike
+            ]
+            size_bytes = of_each[0].size_bytes
+            taken = model.tensors[index] if index < len(model.tensors) else None
+            if taken is not None and not model.is_parameter(taken):
+                size_bytes = taken.numel()  # of the region of a tensor
+            distance_bytes = int(median(used.distance_bytes for used in of_each))
+            reuse.append(Reuse(size_bytes, max(size_bytes, distance_bytes)))
         chains = [recorder.chains[other] for other in alike]
         found.append((window, call_turns(chains, reuse, cache, limit_bytes)))
-    if not found:
-        return []
-    launched = launched_by([turns.rotating() for _, turns in found], device)
-    return [
-        (window, turns, gpu_us)
-        for (window, turns), (forms, gpu_us) in zip(found, launched, strict=True)
-        if [launch.plan for launch in forms]
-        == [form.plan for call in window.calls for form in calls[call].launches]
-    ]
+    launched = launched_by([turns for _, turns in found], device) if found else []
+    alike_alone: list[tuple[CallWindow, CallTurns, float]] = []
+    for (window, turns), (forms, gpu_us) in zip(found, launched, strict=True):
+        alone = [form.plan for call in window.calls for form in calls[call].launches]
+        if [launch.plan for launch in forms] == alone:
+            alike_alone.append((window, turns, gpu_us))
+        else:
+            others = Counter(launch.name for launch in forms) - Counter(
+                str(one[0]) for one in alone
+            )
+            what = ", ".join(others) or "the kernels of its calls otherwise"
+            missing[window_key(window.step, window.number)] = f"together they launch {what}"
+    return alike_alone, missing
 
 
 def _leave_out(
@@ -327,27 +420,29 @@ def _leave_out(
             turns.pop(call.id, None)
 
 
-def launched_by(
-    functions: Sequence[Callable[[], object]], device: str
-) -> list[tuple[list[TraceLaunch], float]]:
-    """Call each function some times under the profiler, as the model was profiled.
+def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[TraceLaunch], float]]:
+    """Make the calls of all turns some times under the profiler, as the model was profiled.
 
-    For each, this returns what a call launches, and the mean GPU time of its calls, as the trace of
-    the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
+    Returns:
+        For the calls of each, what a call launches, and the mean GPU time of the calls, as the
+        trace of the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
     """
+    numbers = count()
+    functions = [own.rotating(lambda: record_function(f"call {next(numbers)}")) for own in turns]
     for function in functions:
         function()
     settle(device)
+    numbers = count()
     with profiler_on(device) as profiler:
-        for number in range(_PROFILED * len(functions)):
-            with record_function(f"call {number}"):
-                functions[number // _PROFILED]()
+        for function in functions:
+            for _ in range(_PROFILED):
+                function()
         settle(device)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json.gz"
         write_trace(profiler, path)
         found = launches(read_trace(path))
-    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(functions))]
+    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(turns))]
     for launch in found:
         if launch.call is not None:
             by_call[launch.call].append(launch)

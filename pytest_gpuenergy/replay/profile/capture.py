@@ -6,23 +6,40 @@ Imports PyTorch: import this module only where it is needed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from pytest_gpuenergy.replay.extract.calls import CallForm
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseSpan, ReuseStack
 
-_LARGEST_ALIGNMENT = 256
+LARGEST_ALIGNMENT = 256
+
+
+class Part(NamedTuple):
+    """Consecutive bytes of one of the tensors that a call takes.
+
+    Attributes:
+        tensor: The number of the tensor.
+        begin: The first byte.
+        size_bytes: The number of bytes.
+    """
+
+    tensor: int
+    begin: int
+    size_bytes: int
+
+    def of(self, tensors: Sequence[Any]) -> Any:
+        """Return these bytes of one of ``tensors``, which shares them."""
+        return bytes_of(tensors[self.tensor])[self.begin : self.begin + self.size_bytes]
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,22 @@ class LiveCall:
     def is_plain(self) -> bool:
         """Whether all tensors can be copied as they lie in memory."""
         flat, _ = tree_flatten((self.arguments, self.keywords))
-        return all(_is_plain(leaf) for leaf in flat if isinstance(leaf, torch.Tensor))
+        return all(is_plain(leaf) for leaf in flat if isinstance(leaf, torch.Tensor))
+
+    @property
+    def parts(self) -> list[Part]:
+        """What the call may change: its tensors, without the model's parameters."""
+        return [
+            Part(number, 0, span_of(tensor) * tensor.element_size())
+            for number, tensor in enumerate(self.tensors)
+            if not self.is_parameter(tensor)
+        ]
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the call may change a tensor that it takes, as far as its operator says."""
+        schema = getattr(self.operator, "_schema", None)  # kernels have none
+        return schema is None or bool(schema.is_mutable)
 
     def with_tensors(self, tensors: Sequence[Any]) -> LiveCall:
         """Return this call with other tensors in place of its own, in the same order."""
@@ -67,109 +99,14 @@ class LiveCall:
 
     def is_parameter(self, tensor: Any) -> bool:
         """Return whether a tensor of this call is a parameter of the model."""
-        return _storage(tensor) in self.parameters
-
-
-@dataclass(frozen=True)
-class ResultView:
-    """A view of what an earlier call of a chain has returned.
-
-    Attributes:
-        call: The number of that call in its chain.
-        result: The number of the tensor among those that it returns.
-        shape: The sizes of the view.
-        strides: Its strides, in elements of its type.
-        offset: Its first element in the storage.
-        dtype: Its type.
-    """
-
-    call: int
-    result: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    dtype: Any
-
-    def of(self, results: Sequence[Any]) -> Any:
-        """Return the view, from the tensors that each call has returned."""
-        result = results[self.call][self.result]
-        own = tuple(result.shape), result.stride(), result.storage_offset(), result.dtype
-        if own == (self.shape, self.strides, self.offset, self.dtype):
-            return result
-        empty = torch.empty(0, dtype=self.dtype, device=result.device)
-        return empty.set_(result.untyped_storage(), self.offset, self.shape, self.strides)
-
-
-@dataclass(frozen=True)
-class LiveChain:
-    """Successive calls that can be made again, each with the results of those before.
-
-    Like a `LiveCall`, it takes tensors, those that none of its calls has returned.
-
-    Attributes:
-        calls: The calls, with any tensors of the right form as arguments.
-        sources: For each tensor of each call, the number of one that the chain takes, or a view of
-            what an earlier call has returned.
-        tensors: The tensors that the chain takes.
-        kept: For each call, the numbers of the returned tensors that are used after the chain; the
-            memory of all others is free after their last use, as it is in the model.
-    """
-
-    calls: Sequence[LiveCall]
-    sources: Sequence[Sequence[int | ResultView]]
-    tensors: Sequence[Any]
-    kept: Sequence[frozenset[int]]
-
-    def __call__(self) -> list[Any]:
-        """Make the calls, and return what is used after them."""
-        results: list[list[Any]] = []
-        last_use = {
-            (source.call, source.result): number
-            for number, sources in enumerate(self.sources)
-            for source in sources
-            if isinstance(source, ResultView)
-        }
-        for number, (call, sources) in enumerate(zip(self.calls, self.sources, strict=True)):
-            given = [
-                self.tensors[source] if isinstance(source, int) else source.of(results)
-                for source in sources
-            ]
-            results.append(tensors_in(call.with_tensors(given)()))
-            del given
-            for earlier, group in enumerate(results):
-                for result in range(len(group)):
-                    is_over = last_use.get((earlier, result), earlier) <= number
-                    if is_over and result not in self.kept[earlier]:
-                        group[result] = None
-        return [
-            results[number][result]
-            for number, group in enumerate(self.kept)
-            for result in sorted(group)
-        ]
-
-    @property
-    def form(self) -> object:
-        """What two chains share if tensors of one can take the place of those of the other."""
-        return self.sources, self.kept
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether all tensors can be copied as they lie in memory."""
-        return all(call.is_plain for call in self.calls)
-
-    def with_tensors(self, tensors: Sequence[Any]) -> LiveChain:
-        """Return this chain with other tensors in place of those that it takes."""
-        return replace(self, tensors=list(tensors))
-
-    def is_parameter(self, tensor: Any) -> bool:
-        """Return whether a tensor is a parameter of the model."""
-        return self.calls[0].is_parameter(tensor)
+        return storage_of(tensor) in self.parameters
 
 
 class OperatorMode(TorchDispatchMode):
     """A context in which `called` makes each call of an operator.
 
-    Annotations of PyTorch's profiler do not count as calls.
+    Annotations of PyTorch's profiler do not count as calls. Of an operator that takes a tensor made
+    of others, as quantized weights of torchao are, the calls with those others count.
     """
 
     @classmethod
@@ -183,15 +120,24 @@ class OperatorMode(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Any,
+        types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """See PyTorch's documentation of ``TorchDispatchMode``."""
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # PyTorch then asks the tensor, whose calls come here
         keywords = dict(kwargs or {})
         if func.namespace == "profiler":
             return func(*args, **keywords)
-        return self.called(func, args, keywords)
+        keys = torch._C.DispatchKey
+        is_composite = func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
+        if not (is_composite and torch.is_inference_mode_enabled()):
+            return self.called(func, args, keywords)
+        # PyTorch excludes this key from here on. Without it, no view of a weight requires a
+        # gradient, and ``linear`` then multiplies what is not contiguous by another kernel.
+        with torch._C._SetExcludeDispatchKeyGuard(keys.ADInplaceOrView, False):
+            return self.called(func, args, keywords)
 
     def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call, and return its result."""
@@ -210,6 +156,7 @@ class CallRecorder(OperatorMode):
         memory: Follows the use of memory; without it, ``reuse`` stays empty.
 
     Attributes:
+        names: By the address of their storage, the names of the model's parameters and buffers.
         forms: The form of each call so far, by number.
         kept: The kept calls, by number.
         reuse: By number, the reuse of the tensors among a call's arguments, and then of the tensors
@@ -224,12 +171,13 @@ class CallRecorder(OperatorMode):
         memory: ReuseStack | None = None,
     ) -> None:
         super().__init__()
-        self._names = {
-            _storage(tensor): ".".join(filter(None, (prefix, name)))
+        self.names = {
+            storage_of(part): ".".join(filter(None, (prefix, name, *path)))
             for prefix, module in modules.items()
             for named in (module.named_parameters(), module.named_buffers())
             for name, tensor in named
-            if _storage(tensor)
+            for path, part in _plain_parts(tensor)
+            if storage_of(part)
         }
         self._keep = frozenset(keep)
         self._memory = memory
@@ -279,9 +227,9 @@ class CallRecorder(OperatorMode):
     def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
         flat, _ = tree_flatten((args, keywords))
         names = [
-            self._names[_storage(leaf)]
+            self.names[storage_of(leaf)]
             for leaf in flat
-            if isinstance(leaf, torch.Tensor) and _storage(leaf) in self._names
+            if isinstance(leaf, torch.Tensor) and storage_of(leaf) in self.names
         ]
         arguments = [describe(argument) for argument in args]
         if keywords:
@@ -290,166 +238,22 @@ class CallRecorder(OperatorMode):
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
         def own(tensor: Any) -> Any:
-            if _storage(tensor) in self._names:
+            if storage_of(tensor) in self.names:
                 return tensor
-            return copied_tensor(tensor) if _is_plain(tensor) else tensor.clone()
+            return copied_tensor(tensor) if is_plain(tensor) else tensor.clone()
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
-        return LiveCall(func, arguments, own_keywords, frozenset(self._names))
+        return LiveCall(func, arguments, own_keywords, frozenset(self.names))
 
 
-@dataclass
-class _OpenChain:
-    """A chain whose calls the model is making; see `ChainRecorder`."""
-
-    calls: list[LiveCall] = field(default_factory=list)
-    sources: list[list[int | ResultView]] = field(default_factory=list)
-    tensors: list[Any] = field(default_factory=list)
-    reuse_of: list[tuple[int, int]] = field(default_factory=list)
-    taken: dict[Any, int] = field(default_factory=dict)
-    owners: dict[int, tuple[int, int]] = field(default_factory=dict)
-    results: list[dict[int, tuple[StorageWeakRef, tuple[int, int]]]] = field(default_factory=list)
-
-
-class ChainRecorder(CallRecorder):
-    """Records chains of the calls that a model makes, see `LiveChain`.
-
-    Args:
-        modules: See `CallRecorder`.
-        chains: The numbers of the calls of each chain, in order. What the model calls between them
-            must launch nothing.
-        copied: The chains that keep copies of all tensors that they take, by their number in
-            ``chains``; others keep the model's parameters alone.
-
-    Attributes:
-        chains: The chains whose calls have all been made, by their number in ``chains``.
-        reuse_of: For each of them, where `CallRecorder.reuse` of such a run has the reuse of each
-            tensor that the chain takes, and then of each that it returns: the numbers of a call and
-            of the tensor.
-    """
-
-    def __init__(
-        self,
-        modules: Mapping[str, Any],
-        chains: Sequence[Sequence[int]],
-        copied: Collection[int] = (),
-    ) -> None:
-        super().__init__(modules)
-        self._copied = frozenset(copied)
-        self._chain_of = {
-            number: (chain, group) for chain, group in enumerate(chains) for number in group
-        }
-        self._open: _OpenChain | None = None
-        self._complete: int | None = None
-        self.chains: dict[int, LiveChain] = {}
-        self.reuse_of: dict[int, list[tuple[int, int]]] = {}
-
-    def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """See `CallRecorder`."""
-        if self.is_inside:
-            return super().see(name, func, args, keywords)
-        self._close()
-        number = len(self.forms)
-        chain, group = self._chain_of.get(number, (None, ()))
-        if chain is not None:
-            if number == group[0]:
-                self._open = _OpenChain()
-            self.is_inside = True  # copies do not count
-            try:
-                self._take(number, func, args, keywords, is_copied=chain in self._copied)
-            finally:
-                self.is_inside = False
-        returned = super().see(name, func, args, keywords)
-        self._note_results(number, (args, keywords), returned, in_chain=chain is not None)
-        if chain is not None and number == group[-1]:
-            self._complete = chain
-        return returned
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._close()
-
-    def _take(
-        self,
-        number: int,
-        func: Any,
-        args: tuple[Any, ...],
-        keywords: dict[str, Any],
-        *,
-        is_copied: bool,
-    ) -> None:
-        """Note a call of the open chain, and where its tensors come from."""
-        chain = self._open
-        if chain is None:
-            return
-        sources: list[int | ResultView] = []
-        for position, tensor in enumerate(tensors_in((args, keywords))):
-            owner = chain.owners.get(_storage(tensor))
-            if owner is not None:
-                sources.append(
-                    ResultView(
-                        *owner,
-                        shape=tuple(tensor.shape),
-                        strides=tensor.stride(),
-                        offset=tensor.storage_offset(),
-                        dtype=tensor.dtype,
-                    )
-                )
-                continue
-            key = tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-            if key not in chain.taken:
-                chain.taken[key] = len(chain.tensors)
-                if _storage(tensor) not in self._names:
-                    tensor = copied_tensor(tensor) if is_copied else _without_memory(tensor)
-                chain.tensors.append(tensor)
-                chain.reuse_of.append((number, position))
-            sources.append(chain.taken[key])
-        # Only the places of tensors matter, and their memory must be free for the model.
-        form = tree_map_only(torch.Tensor, _without_memory, (args, keywords))
-        chain.calls.append(LiveCall(func, form[0], form[1], frozenset(self._names)))
-        chain.sources.append(sources)
-
-    def _note_results(self, number: int, given: Any, returned: Any, *, in_chain: bool) -> None:
-        """Note in whose memory later calls of the open chain find results."""
-        chain = self._open
-        if chain is None:
-            return
-        read = tensors_in(given)
-        read_storages = {_storage(tensor) for tensor in read}
-        own: dict[int, tuple[StorageWeakRef, tuple[int, int]]] = {}
-        for result, tensor in enumerate(tensors_in(returned)):
-            storage = _storage(tensor)
-            if not storage or storage in read_storages:
-                continue
-            if in_chain:
-                chain.owners[storage] = len(chain.results), result
-                place = number, len(read) + len(own)
-                own[result] = StorageWeakRef(tensor.untyped_storage()), place
-            else:
-                chain.owners.pop(storage, None)  # that of a result which is not used any more
-        if in_chain:
-            chain.results.append(own)
-
-    def _close(self) -> None:
-        """Keep the open chain, which is complete, and note which of its results still exist."""
-        number, chain = self._complete, self._open
-        if number is None or chain is None:
-            return
-        kept = [
-            {result: place for result, (weak, place) in own.items() if not weak.expired()}
-            for own in chain.results
-        ]
-        self.chains[number] = LiveChain(
-            chain.calls, chain.sources, chain.tensors, [frozenset(group) for group in kept]
-        )
-        places = [group[result] for group in kept for result in sorted(group)]
-        self.reuse_of[number] = chain.reuse_of + places
-        self._open = self._complete = None
-
-
-def _without_memory(tensor: Any) -> Any:
-    """Return an empty tensor; one of another layout as it is, since `LiveCall.is_plain` asks."""
-    return torch.empty(0, dtype=tensor.dtype) if _is_plain(tensor) else tensor
+def _plain_parts(tensor: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the tensors that a tensor is made of, with the names of attributes that lead there."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield (), tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        for path, part in _plain_parts(getattr(tensor, name)):
+            yield (name, *path), part
 
 
 @contextmanager
@@ -489,7 +293,7 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
 
 def describe(value: Any) -> Any:
     """Return an argument in a form that JSON can hold, see `CallForm`."""
-    if isinstance(value, torch.Tensor) and not _is_plain(value):
+    if isinstance(value, torch.Tensor) and not is_plain(value):
         parts = value.unbind() if value.is_nested else [value]
         return {
             "layout": "nested" if value.is_nested else str(value.layout).removeprefix("torch."),
@@ -521,20 +325,25 @@ def copied_tensor(tensor: Any) -> Any:
     if tensor.numel() == 0:
         return tensor.clone()
     span = span_of(tensor)
-    lead = tensor.storage_offset() % _LARGEST_ALIGNMENT
+    lead = tensor.storage_offset() % LARGEST_ALIGNMENT
     room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
     room[lead:].copy_(tensor.as_strided((span,), (1,)))
     return room.as_strided(tensor.shape, tensor.stride(), lead)
 
 
-def _is_plain(tensor: Any) -> bool:
+def bytes_of(tensor: Any) -> Any:
+    """Return the bytes from the first to the last element in memory, which the tensor shares."""
+    return tensor.as_strided((span_of(tensor),), (1,)).view(torch.uint8)
+
+
+def is_plain(tensor: Any) -> bool:
     """Return whether strides give the place of each element, unlike in sparse or nested tensors."""
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
-def _storage(tensor: Any) -> int:
+def storage_of(tensor: Any) -> int:
     """Return the address of a tensor's storage; 0 if it has none."""
-    if not _is_plain(tensor):
+    if not is_plain(tensor):
         return 0
     address: int = tensor.untyped_storage().data_ptr()
     return address
@@ -543,14 +352,14 @@ def _storage(tensor: Any) -> int:
 def tensors_in(tree: Any) -> list[Any]:
     """Return the tensors in nested tuples, lists and dictionaries, see `LiveCall.is_plain`."""
     flat, _ = tree_flatten(tree)
-    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and _is_plain(leaf)]
+    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:
     read = tensors_in(arguments)
-    read_storages = {_storage(tensor) for tensor in read}
+    read_storages = {storage_of(tensor) for tensor in read}
     tensors = read + [
-        tensor for tensor in tensors_in(returned) if _storage(tensor) not in read_storages
+        tensor for tensor in tensors_in(returned) if storage_of(tensor) not in read_storages
     ]
     spans = [
         ReuseSpan(tensor.data_ptr(), span_of(tensor) * tensor.element_size()) for tensor in tensors

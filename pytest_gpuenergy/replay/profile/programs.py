@@ -77,12 +77,31 @@ class TorchProgram(ABC):
 
     @property
     def layers(self) -> list[Any]:
-        """The equal blocks of the program, in order: the longest list of modules, if any."""
+        """The blocks of the program, in order: its lists of modules, as of encoder and decoder.
+
+        A list inside a block does not count, such as the experts of a layer, nor does one with less
+        than half of the parameters of the largest list.
+        """
         from torch.nn import ModuleList
 
-        inside = [part for module in self.modules.values() for part in module.modules()]
-        lists = [part for part in inside if isinstance(part, ModuleList)]
-        return list(max(lists, key=len, default=[]))
+        found: dict[int, Any] = {}
+
+        def collect(module: Any) -> None:
+            for child in module.children():
+                if isinstance(child, ModuleList) and len(child) > 1:
+                    found[id(child)] = child
+                else:
+                    collect(child)
+
+        for module in self.modules.values():
+            collect(ModuleList([module]))
+        sizes = [sum(one.numel() for one in blocks.parameters()) for blocks in found.values()]
+        large = [
+            blocks
+            for blocks, size in zip(found.values(), sizes, strict=True)
+            if 2 * size >= max(sizes)
+        ]
+        return [block for blocks in large for block in blocks]
 
     @property
     def outer_modules(self) -> dict[str, Any]:
