@@ -438,7 +438,7 @@ def own_table(
     """
     rows, ratios = [], []
     for layer in layers:
-        if layer.conv.mode != "3xtf32" or layer.group == "drawn":
+        if layer.conv.mode != "3xtf32" or not layer.name.startswith(_BUNDLED):
             continue
         if (own := (measured or {}).get(layer.conv.shape) or _recorded(layer, records)) is None:
             continue

@@ -118,7 +118,9 @@ def run(arguments: Namespace) -> int:
     measured = advice.measured_names(report.measurements)
     weights = {n: times for n, times in weights.items() if n in measured or n not in expected}
     modes = None
-    if _names_modes(arguments) or advice.has_modes(report.measurements):
+    # A network is named as in float32, also where it was measured in one other mode alone.
+    in_mode = bool(expected) and {m.workload.name for m in report.measurements}.isdisjoint(expected)
+    if _names_modes(arguments) or in_mode or advice.has_modes(report.measurements):
         modes = advice.compare_modes(
             report, accepted, goal, weights=weights, baseline=arguments.baseline
         )
@@ -161,7 +163,7 @@ def _chosen(arguments: Namespace, layers: Sequence[workloads.Workload]) -> repor
         arguments.case,
         arguments.network,
         Path.cwd(),
-        in_all_modes=_names_modes(arguments),
+        in_all_modes=bool(layers) or _names_modes(arguments),
     )
     return replace(report, measurements=chosen)
 

@@ -278,6 +278,16 @@ def test_the_command_compares_modes_and_advises_the_best(written):
     assert any(line.startswith("resnet06 1 k01 (float32)") for line in lines)
 
 
+def test_a_network_in_one_other_mode_alone_is_advised_by_its_name(layer, report, tmp_path):
+    rows = [layer("resnet03_3xtf32_nhwc", 0.5, 200.0), layer("resnet06_3xtf32_nhwc", 1.5, 600.0)]
+    path = tmp_path / "one.json"
+    write_json(report(*rows), path)
+    weights = ["--weights", "resnet03=2,resnet06=1"]
+    text = ended(0, "advise", str(path), "--network", "resnet", *weights).out
+    assert "best accepted mode: 3xtf32 nhwc" in text
+    assert "1.00 J" in text
+
+
 def test_modes_are_never_added_up(written):
     text = ended(0, "advise", written).out
     assert "best accepted mode: 3xtf32" in text
