@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,8 +108,9 @@ def device() -> Iterator[EmulatedDevice]:
         yield opened
 
 
-@pytest.fixture
-def math(device, tmp_path, monkeypatch) -> KernelMath:
+@pytest.fixture(scope="module")
+def math(device, tmp_path_factory) -> Iterator[KernelMath]:
+    folder = tmp_path_factory.mktemp("arrays")
     fake = SimpleNamespace(
         ndarray=There,
         asarray=there,
@@ -116,12 +118,13 @@ def math(device, tmp_path, monkeypatch) -> KernelMath:
         empty_like=lambda values: there(np.full(values.shape, 7, values.dtype)),
         zeros=lambda shape, dtype: there(np.zeros(shape, dtype)),
         cuda=SimpleNamespace(
-            function=SimpleNamespace(Module=lambda: HostModule(device, tmp_path)),
+            function=SimpleNamespace(Module=lambda: HostModule(device, folder)),
             driver=SimpleNamespace(CUDADriverError=ValueError),
         ),
     )
-    monkeypatch.setitem(__import__("sys").modules, "cupy", fake)
-    return KernelMath(lambda: Binary(tmp_path, {}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cupy", fake)
+        yield KernelMath(lambda: Binary(folder, {}))
 
 
 class Arrays(KernelMath, DeviceArrays):
@@ -266,3 +269,9 @@ def test_an_element_that_a_launch_skips(math, size):
 def test_without_a_compiler_numpys_functions_are_used():
     values = RANDOM.normal(size=5)
     assert KernelMath(None).extremes(values) == NUMPY.extremes(values)
+
+
+def test_kernels_that_disagree_with_numpy_are_not_used(math, tmp_path, monkeypatch):
+    assert math.is_loaded
+    monkeypatch.setattr(HostModule, "get_function", lambda *_: lambda *_: None)
+    assert not KernelMath(lambda: Binary(tmp_path, {})).is_loaded
