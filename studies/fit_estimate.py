@@ -61,7 +61,6 @@ from pytest_gpuenergy.tuners import (
     FittedCosts,
     SimtParameters,
     Trees,
-    WgmmaParameters,
     WgmmaTf32Parameters,
     estimated_cycles,
     fitted,
@@ -79,7 +78,10 @@ SEARCHES = ROOT / "bench" / "results" / "nvidia-h100-2026-11-26" / "gemm-first-t
 TILES = 8
 """The tiles that products without records tried before the estimate was fitted."""
 
-HOPPER_KINDS = (WgmmaParameters, WgmmaTf32Parameters)
+_PIECE_BYTES = 16
+"""The widest copy, a multiple of which the rows of an aligned operand are apart."""
+HOPPER_FAMILIES = ("hopper", "hopper_tf32")
+"""The families of costs of `WgmmaParameters` and `WgmmaTf32Parameters`."""
 
 Numbers = npt.NDArray[np.float64]
 
@@ -295,10 +297,13 @@ def _offered(trial: Trial) -> bool:
     Some experiments went beyond the search.
     """
     tiling = trial.tiling
-    if not _alike(trial):
+    if not _alike(trial) or _copied_otherwise(trial):
         return False
     if not isinstance(tiling, SimtParameters):
         return True
+    turned = trial.gemm.b_transposed or tiling.transposes(trial.gemm)
+    if tiling.spread and (tiling.turned or not turned or _is_unaligned(trial.gemm)):
+        return False
     rows = trial.gemm.layout == "nn" and not tiling.transpose_a
     return 256 <= tiling.products <= 2048 and not (rows and tiling.thread_m > 8)
 
@@ -306,11 +311,37 @@ def _offered(trial: Trial) -> bool:
 def _alike(one: Trial | Steady) -> bool:
     """Whether the text of the kernel is still alike.
 
-    Kernels of an H200 in ``nt`` in the modes of TF32 transposed A with three times as many
-    instructions.
+    Kernels of records, reports and the first draw added the sums of each step outside the tensor
+    cores in ``tf32``, and those of records and reports of an H200 transposed A in ``nt`` with three
+    times as many instructions.
     """
-    old = one.gpu == "NVIDIA H200" and one.gemm.layout == "nt"
-    return not (old and isinstance(one.tiling, WgmmaTf32Parameters))
+    if not isinstance(one.tiling, WgmmaTf32Parameters):
+        return True
+    source = getattr(one, "source", "records")
+    if one.gemm.mode == "tf32":
+        return source.startswith("untuned-")
+    return not (one.gpu == "NVIDIA H200" and one.gemm.layout == "nt" and source == "records")
+
+
+_NARROW_BEFORE = ("untuned", "untuned-second", "untuned-third")
+"""The sources of trials in which each copy of less than 16 bytes asked whether its piece exists."""
+_HALVES_BEFORE = ("untuned", "untuned-second")
+"""The sources of trials in which operands of 16 bits were aligned by copies of two bytes."""
+
+
+def _is_unaligned(gemm: Gemm) -> bool:
+    """Whether the rows of an operand are not a multiple of 16 bytes apart."""
+    return any(row * gemm.element_bytes % _PIECE_BYTES for row in (gemm.lda, gemm.ldb))
+
+
+def _copied_otherwise(trial: Trial) -> bool:
+    """Whether the kernel copied in a slower way what is not aligned."""
+    gemm, tiling = trial.gemm, trial.tiling
+    if not _is_unaligned(gemm):
+        return False
+    if tiling.family in HOPPER_FAMILIES:
+        return trial.source in _HALVES_BEFORE and gemm.element_bytes == 2
+    return trial.source in _NARROW_BEFORE and not getattr(tiling, "turned", False)
 
 
 NEAR = 0.12
@@ -334,12 +365,25 @@ class Groups:
         }
         self.of = np.array([places[trial.group] for trial in trials])
         self.log_cycles = np.log([trial.cycles for trial in trials])
-        best = np.full(len(places), np.inf)
-        np.minimum.at(best, self.of, self.log_cycles)
-        weights = 1 / (1 + ((self.log_cycles - best[self.of]) / NEAR) ** 2)
+        self.evenness = evenness
+        self.weights = self.weighted(self.log_cycles)
+
+    def weighted(self, log_estimates: Numbers) -> Numbers:
+        """Return the weights of trials, given estimates of them.
+
+        A kernel counts if it is among the best of its product, or is estimated to be: one that is
+        slow and would be chosen is what a fit must learn most of all.
+        """
+        far = np.minimum(self._beyond_best(self.log_cycles), self._beyond_best(log_estimates))
+        weights = 1 / (1 + (far / NEAR) ** 2)
         sums = np.bincount(self.of, weights)
-        self.weights = weights / sums[self.of] ** evenness
-        self.weights *= np.sqrt(sums).sum() / self.weights.sum()
+        weights /= sums[self.of] ** self.evenness
+        return cast("Numbers", weights * np.sqrt(sums).sum() / weights.sum())
+
+    def _beyond_best(self, values: Numbers) -> Numbers:
+        best = np.full(self.of.max() + 1, np.inf)
+        np.minimum.at(best, self.of, values)
+        return values - best[self.of]
 
     def centred(self, values: Numbers, weights: Numbers) -> Numbers:
         """Values less what all have in common, and less what each product's have."""
@@ -359,10 +403,16 @@ _ALL: dict[str, tuple[float, float]] = {
     "latency_cycles": (700, 0.5),
     "first_cycles": (1000, 0.5),
     "stored_bytes_per_cycle": (8, 0.7),
-    "launch_cycles": (8_000, 0.4),
+    "launch_cycles": (6_000, 0.25),
     "parts_bytes_per_cycle": (16, 0.5),
-    "sharing_share": (1.05, 0.05),
+    "sharing_share": (1.1, 0.15),
     "start_cycles": (1500, 0.5),
+}
+_CLUSTERS: dict[str, tuple[float, float]] = {
+    "cluster_cycles": (500, 1.0),
+    "cluster_m_share": (1.03, 0.05),
+    "cluster_n_share": (1.05, 0.05),
+    "far_share": (0.7, 0.4),
 }
 FEW_ROWS_SHARE = 1.6
 """What products with few rows take by templates for many, relative to the estimate, where their
@@ -375,24 +425,20 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "copy_instructions": (3, 0.5),
         "kept_instructions": (6, 0.7),
     },
-    "hopper": {
+    "hopper": {**_ALL, **_CLUSTERS, "copied_bytes_per_cycle": (14, 0.25)},
+    "hopper_tf32": {
         **_ALL,
-        "cluster_cycles": (500, 1.0),
-        "cluster_m_share": (1.03, 0.05),
-        "cluster_n_share": (1.05, 0.05),
+        **_CLUSTERS,
+        "copied_bytes_per_cycle": (14, 0.25),
         "sums_share": (0.5, 1.0),
         "split_share": (1.0, 1.0),
-        "transposed_share": (1.0, 1.0),
+        "prepared_share": (12.0, 0.5),
+        "transposed_share": (44.0, 0.1),
+        "copied_share": (80.0, 0.3),
         "turns_share": (1.0, 0.1),
         "waiting_cycles": (150, 1.0),
     },
-    "float8": {
-        **_ALL,
-        "cluster_cycles": (500, 1.0),
-        "cluster_m_share": (1.03, 0.05),
-        "cluster_n_share": (1.05, 0.05),
-        "sums_share": (2.0, 0.7),
-    },
+    "float8": {**_ALL, **_CLUSTERS, "sums_share": (2.0, 0.7)},
     "skinny": {
         "product_share": (1.1, 0.3),
         "step_cycles": (100, 0.7),
@@ -426,33 +472,45 @@ def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
         return {family: Costs(**named) for family, named in found.items()}
 
     groups = Groups(trials)
-    kept = groups.weights > 0.02 * groups.weights.max()
+    before = of_families(expected)
+    priors = [t.tiling.cycles(t.gemm, HOPPER, before[t.family]) for t in trials]
+    kept = groups.weighted(np.log(priors))
+    kept = kept > 0.05 * kept.max()
     trials = [trial for trial, keep in zip(trials, kept, strict=True) if keep]
     groups = Groups(trials)
+    everywhere = np.arange(len(trials))
+    places = {
+        family: np.array([at for at in everywhere if trials[at].family == family], dtype=int)
+        for family in EXPECTED
+    }
 
-    def misses(values: Numbers) -> Numbers:
+    def misses(values: Numbers, at: npt.NDArray[np.intp] = everywhere) -> Numbers:
         costs = of_families(values)
-        cycles = [t.tiling.cycles(t.gemm, HOPPER, costs[t.family]) for t in trials]
-        return cast("Numbers", groups.log_cycles - np.log(cycles))
+        chosen = [trials[place] for place in at]
+        cycles = [t.tiling.cycles(t.gemm, HOPPER, costs[t.family]) for t in chosen]
+        return cast("Numbers", groups.log_cycles[at] - np.log(cycles))
 
-    def loss(values: Numbers, missed: Numbers) -> float:
-        size = np.abs(groups.centred(missed, groups.weights))
+    def loss(values: Numbers, missed: Numbers, weights: Numbers) -> float:
+        size = np.abs(groups.centred(missed, weights))
         each = np.where(size < OUTLIER, size**2, 2 * OUTLIER * size - OUTLIER**2)
         prior = (((values - expected) / sds) ** 2).sum()
-        return float((groups.weights * each).sum() / NOISE_SD**2 + prior)
+        return float((weights * each).sum() / NOISE_SD**2 + prior)
 
     values, damping = expected.copy(), 1.0
     missed = misses(values)
-    least = loss(values, missed)
     for _ in range(rounds):
-        size = np.abs(groups.centred(missed, groups.weights))
-        weights = groups.weights * np.minimum(1, OUTLIER / np.maximum(size, 1e-9))
+        near = groups.weighted(groups.log_cycles - missed)
+        least = loss(values, missed, near)
+        size = np.abs(groups.centred(missed, near))
+        weights = near * np.minimum(1, OUTLIER / np.maximum(size, 1e-9))
         residual = groups.centred(missed, weights)
         slopes = np.empty((len(trials), len(names)))
-        for place in range(len(names)):
-            step = np.zeros(len(names))
+        for place, (family, _) in enumerate(names):
+            step, at = np.zeros(len(names)), places[family]
             step[place] = 1e-3
-            slopes[:, place] = groups.centred((misses(values + step) - missed) / 1e-3, weights)
+            changed = np.zeros(len(trials))
+            changed[at] = (misses(values + step, at) - missed[at]) / 1e-3
+            slopes[:, place] = groups.centred(changed, weights)
         weighted = slopes * (weights / NOISE_SD**2)[:, None]
         curvature = weighted.T @ slopes + np.diag(sds**-2.0)
         gradient = weighted.T @ residual + (values - expected) / sds**2
@@ -461,7 +519,7 @@ def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
             move = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
             there = values - np.clip(move, -0.5, 0.5)
             missed_there = misses(there)
-            if (loss_there := loss(there, missed_there)) < least:
+            if (loss_there := loss(there, missed_there, near)) < least:
                 values, missed, least, damping = there, missed_there, loss_there, damping / 4
                 break
             damping *= 4
@@ -470,24 +528,31 @@ def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
     return of_families(values)
 
 
-AT_THE_LIMIT = 0.96
-"""The share of the power limit from which on it counts as holding a kernel back."""
+AT_THE_LIMIT = (0.96, 1.03)
+"""The shares of the power limit between which it counts as holding a kernel back. With more, it has
+not taken effect yet."""
 LIMIT_W = 700.0
 """The power limit of all cards here."""
-_ENERGIES = {"bfloat16": 0.9, "float16": 0.9, "tf32": 1.4, "3xtf32": 1.2}
+_ENERGIES = {
+    "hopper": {"bfloat16": 0.9, "float16": 0.9, "tf32": 0.95},
+    "hopper_tf32": {"tf32": 1.0, "3xtf32": 1.2},
+}
+"""What is expected of `Costs.energy_shares`, by family."""
 _LOADED = 0.01
 
 
-def fit_energies(steady: Sequence[Steady], costs: Costs) -> Costs:
+def fit_energies(steady: Sequence[Steady], family: str, costs: Costs) -> Costs:
     """Fit how long the energy of multiplications and loads lasts, to kernels at the power limit.
 
     Such a kernel takes as long as its energy lasts. Relative deviations are least squares, with a
     weak prior for what few kernels show.
     """
-    modes = list(_ENERGIES)
+    modes = list(_ENERGIES[family])
     rows, weak = [], 0.3
     for one in steady:
-        if one.power_w < AT_THE_LIMIT * LIMIT_W or not isinstance(one.tiling, HOPPER_KINDS):
+        least, most = AT_THE_LIMIT
+        limited = least <= one.power_w / LIMIT_W <= most
+        if not limited or one.tiling.family != family:
             continue
         blocks = one.tiling.tiles(one.gemm) * one.tiling.cluster_blocks
         every = blocks * one.tiling.steps(one.gemm) / HOPPER.multiprocessors
@@ -495,7 +560,7 @@ def fit_energies(steady: Sequence[Steady], costs: Costs) -> Costs:
         row[modes.index(one.gemm.mode)] = one.tiling.peak_cycles(one.gemm) * every
         row[-1] = one.tiling.loaded_bytes(one.gemm) * every
         rows.append(np.array(row) / (one.time_ms * 1e6 * CLOCK_GHZ))
-    expected = np.array([*_ENERGIES.values(), _LOADED])
+    expected = np.array([*_ENERGIES[family].values(), _LOADED])
     scale = np.diag(weak / expected)
     matrix = np.vstack([*rows, scale])
     found = np.linalg.lstsq(matrix, np.r_[np.ones(len(rows)), scale @ expected], rcond=None)[0]
@@ -523,7 +588,8 @@ def fit_trees(trials: Sequence[Trial]) -> Trees:
         for trial, cycles in zip(trials, estimated, strict=True)
     ]
     traits = np.array(rows, dtype=float)
-    left = groups.centred(groups.log_cycles - np.log(estimated), groups.weights)
+    near = groups.weighted(np.log(estimated))
+    left = groups.centred(groups.log_cycles - np.log(estimated), near)
     left = np.clip(left, -LARGEST, LARGEST)
     limits = [_limits(column) for column in traits.T]
     bins = np.stack(
@@ -535,13 +601,13 @@ def fit_trees(trials: Sequence[Trial]) -> Trees:
         tree, cuts = [], []
         for node in range(2**DEPTH - 1):
             here = np.flatnonzero(places == node)
-            trait, cut = _best_cut(bins[:, here], limits, left[here], groups.weights[here])
+            trait, cut = _best_cut(bins[:, here], limits, left[here], near[here])
             tree.append(trait)
             cuts.append(cut)
             places[here] = 2 * node + 1 + (traits[here, trait] > cut)
         leaves = places - len(tree)
-        weights = np.bincount(leaves, groups.weights, 2**DEPTH)
-        sums = np.bincount(leaves, groups.weights * left, 2**DEPTH)
+        weights = np.bincount(leaves, near, 2**DEPTH)
+        sums = np.bincount(leaves, near * left, 2**DEPTH)
         added = RATE * sums / (weights + SHRINKAGE)
         left = left - added[leaves]
         nodes.append(tree)
@@ -586,9 +652,10 @@ def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> FittedCosts:
         of[trial.family].append(trial)
     tensor = [trial for family in EXPECTED for trial in of[family]]
     costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
-    costs["hopper"] = fit_energies(steady, costs["hopper"])
+    for family in HOPPER_FAMILIES:
+        costs[family] = fit_energies(steady, family, costs[family])
     # Trials with few rows found their matrices in the L2, where this cannot be seen.
-    for family in ("mma", "hopper"):
+    for family in ("mma", *HOPPER_FAMILIES):
         costs[family] = structs.replace(costs[family], few_rows_share=FEW_ROWS_SHARE)
     costs["simt"] = Costs()
     return FittedCosts(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})

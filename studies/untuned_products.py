@@ -10,13 +10,14 @@ others are timed.
 
 With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow, 4096 and 4097 first.
 
-A time is that of replays of a CUDA graph back to back over `WINDOW_S`, after some that do not
-count. Each kernel of ours is first compared with a product in float64. With --joules, the first
-choice and cuBLASLt are then measured longer for some products, with their energy between updates of
-the energy counter: in turn and back again, after some load, since the power limit takes effect with
-a delay, and lowers the clock of what runs then. --until ends these three parts after so many
-seconds. Each line of the result is a kernel. After an error that leaves the card unusable, exit
-code 3 says so.
+A time is that of replays of a CUDA graph back to back, after some that do not count: all kernels of
+a product are timed in turn, over half of `WINDOW_S`, and then in reverse order over the other half.
+With `3xtf32`, cuBLASLt's float32 is timed. Each kernel of ours is first compared with a product in
+float64. With --joules, the first choice and cuBLASLt are then measured longer for some products,
+with their energy between updates of the energy counter, after some load: the power limit takes
+effect with a delay, and lowers the clock of what runs then. --until ends these three parts after so
+many seconds. Each line of the result is a kernel. After an error that leaves the card unusable,
+exit code 3 says so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -49,13 +50,13 @@ from pytest_gpuenergy.tuners import (
     rank_kernels,
 )
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import LAYOUTS, Gemm
+from pytest_gpuenergy.workloads import LAYOUTS, Gemm, Mode
 
 HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 SXM and an H200."""
 MODES = ("bfloat16", "float32", "3xtf32", "tf32", "float16")
-OTHERS = {"bfloat16": 4, "float32": 4, "3xtf32": 4, "tf32": 4, "float16": 0}
-"""The kernels that are timed besides the first choice, by mode."""
+OF_LIBRARY: dict[Mode, Mode] = {"3xtf32": "float32"}
+"""The modes of cuBLASLt with which others are compared."""
 LINEAR = {
     "llama3-8b": ([(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (1024, 4096)], 1),
     "qwen2-7b": ([(4608, 3584), (3584, 3584), (18944, 3584), (3584, 18944)], 1),
@@ -73,7 +74,7 @@ MMA_RANKS = 40
 """The ranks within which the template `mma` is timed where others are chosen."""
 MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
-WINDOW_S, WARM_S, GRAPH_S = 0.045, 0.015, 0.005
+WINDOW_S, SHORT_S, WARM_S, GRAPH_S = 0.03, 0.006, 0.006, 0.004
 JOULES_S = 0.48
 TOLERANCE = {"float32": 1e-5, "3xtf32": 1e-5, "tf32": 1.5e-3, "float16": 1e-3, "bfloat16": 6e-3}
 """The largest error allowed, relative to the largest element of the result."""
@@ -117,7 +118,7 @@ def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        kind = (one.template, getattr(one, "turned", 0))
+        kind = (one.template, getattr(one, "turned", 0), getattr(one, "copying", 0))
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
@@ -135,6 +136,21 @@ class Timed:
 
     time_ms: float
     power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A CUDA graph with launches of a kernel.
+
+    Attributes:
+        graph: the graph.
+        calls: how often it launches the kernel.
+        turn_s: about how long it takes.
+    """
+
+    graph: Any
+    calls: int
+    turn_s: float
 
 
 class Card:
@@ -221,20 +237,17 @@ class Card:
         found = (tensors["C"].double() - reference).abs().max() / reference.abs().max()
         return float(found)
 
-    def timed(
-        self, launch: Callable[[], None], window_s: float = WINDOW_S, joules: bool = False
-    ) -> Timed:
-        """Return the time of a launch in replays back to back, and the power with `joules`."""
+    def replay(self, launch: Callable[[], None]) -> Replay:
+        """Capture launches in a CUDA graph that takes about `GRAPH_S`."""
         cuda = self.cupy.cuda
         with self.stream as stream:
             launch()
             begin, end = cuda.Event(), cuda.Event()
             begin.record(stream)
-            for _ in range(3):
-                launch()
+            launch()
             end.record(stream)
             end.synchronize()
-            rough_s = max(1e-6, cuda.get_elapsed_time(begin, end) / 3000)
+            rough_s = max(1e-6, cuda.get_elapsed_time(begin, end) / 1000)
             calls = max(1, min(512, round(GRAPH_S / rough_s)))
             stream.begin_capture()
             for _ in range(calls):
@@ -245,29 +258,36 @@ class Card:
             graph.launch(stream)
             end.record(stream)
             end.synchronize()
-            turn_s = max(1e-6, cuda.get_elapsed_time(begin, end) / 1000)
-            for _ in range(max(1, round(WARM_S / turn_s))):
-                graph.launch(stream)
-            turns = max(1, math.ceil((JOULES_S if joules else window_s) / turn_s))
+        return Replay(graph, calls, max(1e-6, cuda.get_elapsed_time(begin, end) / 1000))
+
+    def timed(self, replay: Replay, window_s: float, joules: bool = False) -> Timed:
+        """Return the time of a launch in replays back to back, and the power with `joules`."""
+        cuda = self.cupy.cuda
+        with self.stream as stream:
+            begin, end = cuda.Event(), cuda.Event()
+            for _ in range(max(1, round(WARM_S / replay.turn_s))):
+                replay.graph.launch(stream)
+            turns = max(1, math.ceil(window_s / replay.turn_s))
             begin.record(stream)
             for _ in range(turns):
-                graph.launch(stream)
+                replay.graph.launch(stream)
             end.record(stream)
             power_w = self._power_w(end) if joules else None
             end.synchronize()
-            time_ms = cuda.get_elapsed_time(begin, end) / (turns * calls)
-        return Timed(time_ms, power_w)
+        return Timed(cuda.get_elapsed_time(begin, end) / (turns * replay.calls), power_w)
 
-    def in_turn(self, launches: Sequence[Callable[[], None]]) -> list[Timed]:
-        """Return times and powers of launches, each measured twice: in turn, and back again.
+    def in_turn(self, replays: Sequence[Replay], joules: bool) -> list[Timed]:
+        """Return the mean times and powers of replays, each measured twice: in turn, and back.
 
         The power limit takes effect with a delay, and then lowers the clock for a while: what is
         measured first would have a higher power than what follows, and less time.
         """
-        runs: list[list[Timed]] = [[] for _ in launches]
-        self.timed(launches[-1], joules=True)
-        for place in (*range(len(launches)), *reversed(range(len(launches)))):
-            runs[place].append(self.timed(launches[place], joules=True))
+        runs: list[list[Timed]] = [[] for _ in replays]
+        window_s = JOULES_S if joules else WINDOW_S / 2
+        if joules:
+            self.timed(replays[-1], window_s)
+        for place in (*range(len(replays)), *reversed(range(len(replays)))):
+            runs[place].append(self.timed(replays[place], window_s, joules))
         means = []
         for one in runs:
             time_ms = fmean(run.time_ms for run in one)
@@ -347,7 +367,7 @@ def planned(options: Any) -> list[Task]:
         for source, gemm in chosen:
             for mode in of_modes:
                 one = Gemm("g", gemm.M, gemm.N, gemm.K, gemm.layout, mode)
-                others = 0 if joules else min(options.others, OTHERS[mode])
+                others = 0 if few else options.others
                 screened = 2 if few else options.screened
                 yield Task(source, one, others, screened, joules, until_s)
 
@@ -442,8 +462,7 @@ def measure(
         reference = card.reference(gemm, tensors)
         about = {"source": task.source, "gpu": card.name}
         about |= {"workload": {"name": "g", **gemm.parameters}}
-        times_ms: dict[int, float] = {}
-        longer: list[tuple[Mapping[str, Any], Callable[[], None], Any]] = []
+        timed: list[tuple[Mapping[str, Any], Replay, Any]] = []
         for rank, cycles, recipe, kernel, future in submitted[number]:
             row = {**about, "rank": rank, "cycles": cycles, **json.loads(recipe)}
             try:
@@ -453,43 +472,35 @@ def measure(
                     print("WRONG", gemm.signature, recipe, error)
                     write(row, None, error=str(error))
                     continue
-                timed = card.timed(launch)
+                timed.append((row, card.replay(launch), (launch, kept)))
             except (KernelFault, *card.errors) as fault:
                 print("FAULT", gemm.signature, recipe, str(fault)[:200], flush=True)
                 write(row, None, error=str(fault)[:200])
                 card.check(f"--first {first + number + 1} leaves this product out.")
-                continue
-            times_ms[rank] = timed.time_ms
-            if task.joules and rank == 0:
-                longer.append((row, launch, kept))
-            else:
-                write(row, timed)
-            del kept, launch
-        library_ms = math.inf
-        if gemm.mode != "3xtf32":
-            plans = list(card.cublas(gemm, tensors, task.screened))
-            short = [(card.timed(launch, 0.015).time_ms, place, launch) for place, launch in plans]
-            _, place, launch = min(short, key=lambda one: one[:2])
-            timed = card.timed(launch)
-            library_ms = timed.time_ms
-            row = {**about, "contender": "cublas", "place": place, "default_ms": short[0][0]}
-            if task.joules:
-                longer.append((row, launch, plans))
-            else:
-                write(row, timed)
-            error = card.error(launch, tensors, reference)
-            if not error <= TOLERANCE[gemm.mode]:
-                print("cuBLASLt differs", gemm.signature, error)
-        if longer:
-            means = card.in_turn([launch for _, launch, _ in longer])
-            for (row, *_), timed in zip(longer, means, strict=True):
-                write(row, timed)
-        done += 1
-        if 0 in times_ms and library_ms < math.inf:
-            best = library_ms / min(times_ms.values())
+        library = replace(gemm, mode=OF_LIBRARY.get(gemm.mode, gemm.mode))
+        plans = list(card.cublas(library, tensors, task.screened))
+        replays = [card.replay(launch) for _, launch in plans]
+        short = [card.timed(one, SHORT_S).time_ms for one in replays]
+        best = short.index(min(short))
+        row = {**about, "contender": "cublas", "place": plans[best][0], "default_ms": short[0]}
+        timed.append((row, replays[best], plans))
+        error = card.error(plans[best][1], tensors, reference)
+        if not error <= TOLERANCE[library.mode]:
+            print("cuBLASLt differs", gemm.signature, error)
+        means = card.in_turn([replay for _, replay, _ in timed], task.joules)
+        ours_ms = {}
+        for (row, *_), mean in zip(timed, means, strict=True):
+            write(row, mean)
+            if "rank" in row:
+                ours_ms[row["rank"]] = mean.time_ms
+        if 0 in ours_ms:
+            speed, best_speed = (
+                means[-1].time_ms / time_ms for time_ms in (ours_ms[0], min(ours_ms.values()))
+            )
             name = f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}"
-            print(f"{name}: {library_ms / times_ms[0]:.2f} best {best:.2f}", flush=True)
-        del tensors, reference, longer
+            print(f"{name}: {speed:.2f} best {best_speed:.2f}", flush=True)
+        done += 1
+        del tensors, reference, timed, plans, replays
         gc.collect()
     print(f"{done} of {len(tasks)} in {time.monotonic() - started_s:.0f} s")
 

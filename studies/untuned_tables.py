@@ -107,7 +107,8 @@ def compared(lines: Iterator[Mapping[str, Any]]) -> list[Compared]:
             ours.setdefault((product, w["mode"]), []).append(one)
     found = []
     for (product, mode), kernels in ours.items():
-        library = libraries.get((product, _OF_LIBRARY.get(mode, mode)))
+        library = libraries.get((product, mode))
+        library = library or libraries.get((product, _OF_LIBRARY.get(mode, mode)))
         firsts = sorted((one for one in kernels if one["rank"] == 0), key=_has_no_energy)
         first = firsts[0] if firsts else None
         if library is not None and first is not None:

@@ -93,24 +93,26 @@ struct Shares {
 
 // Copy one of PARTS of HEIGHT rows of LENGTH elements, if it is wanted, of which `rows` and `columns` are in the
 // matrix: all of them where tiles divide it (ALL_ROWS, ALL_COLUMNS). Rows are DISTANCE apart, in shared memory
-// TO_ROW. `to` and `from` are the thread's first places, and `valid_from` is one in the matrix.
+// TO_ROW. `to` and `from` are the thread's first places, and `valid_from` is one in the matrix: that of the
+// first row and column. With ALL_ROWS, a thread finds out once which of its columns exist.
 template <int HEIGHT, int LENGTH, int WIDTH, int DISTANCE, int TO_ROW, bool ALL_ROWS,
           bool ALL_COLUMNS, int PARTS>
 __device__ void copy_rows(SharedPlace to, const Element* from, const Element* valid_from, int rows,
                           int columns, int part, bool wanted) {
   using Own = Shares<HEIGHT, LENGTH, WIDTH>;
   int first_row = Own::row(), first_column = Own::column();
+  if (ALL_ROWS) valid_from += first_row * DISTANCE;
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += Own::DOWN) {
-    if (HEIGHT % Own::DOWN != 0 && first_row + row >= HEIGHT) continue;
+  for (int column = 0; column < LENGTH; column += Own::ALONG * WIDTH) {
+    int exist = ALL_COLUMNS ? WIDTH : min(max(columns - first_column - column, 0), WIDTH);
+    const Element* of_column = exist ? from + column : valid_from;
 #pragma unroll
-    for (int column = 0; column < LENGTH; column += Own::ALONG * WIDTH) {
+    for (int row = 0; row < HEIGHT; row += Own::DOWN) {
+      if (HEIGHT % Own::DOWN != 0 && first_row + row >= HEIGHT) continue;
       if (!Own::template in_part<PARTS>(row, column, part)) continue;
-      int valid = ALL_COLUMNS ? WIDTH : min(max(columns - first_column - column, 0), WIDTH);
-      if (!ALL_ROWS && first_row + row >= rows) valid = 0;
-      bool any = (ALL_ROWS && ALL_COLUMNS) || valid;
-      copy<WIDTH>(to + (row * TO_ROW + column), any ? from + row * DISTANCE + column : valid_from,
-                  valid, wanted);
+      bool valid = ALL_ROWS || first_row + row < rows;
+      const Element* there = of_column + row * DISTANCE;
+      copy<WIDTH>(to + (row * TO_ROW + column), valid ? there : valid_from, valid ? exist : 0, wanted);
     }
   }
 }
@@ -134,16 +136,18 @@ __device__ void copy_transposed(SharedPlace to, const Element* from, const Eleme
   using Own = Shares<HEIGHT, LENGTH, 1, MOST_ALONG>;
   static_assert(Own::ALONG <= 8 || Own::DOWN % 4 == 0, "rows that are exchanged must be copied at once");
   int first_row = Own::row(), first_column = Own::column();
+  if (ALL_COLUMNS) valid_from += first_column;
 #pragma unroll
   for (int row = 0; row < HEIGHT; row += Own::DOWN) {
     if (HEIGHT % Own::DOWN != 0 && first_row + row >= HEIGHT) continue;
+    bool exists = ALL_ROWS || first_row + row < rows;
+    const Element* of_row = exists ? from + row * DISTANCE : valid_from;
 #pragma unroll
     for (int column = 0; column < LENGTH; column += Own::ALONG) {
       if (!Own::template in_part<PARTS>(row, column, part)) continue;
-      bool valid = (ALL_ROWS || first_row + row < rows) &&
-                   (ALL_COLUMNS || first_column + column < columns);
-      copy<1>(to + (column * TO_COLUMN + row), valid ? from + row * DISTANCE + column : valid_from,
-              valid, wanted);
+      bool in_row = ALL_COLUMNS || first_column + column < columns;
+      copy<1>(to + (column * TO_COLUMN + row), in_row ? of_row + column : valid_from, exists && in_row,
+              wanted);
     }
   }
 }

@@ -53,11 +53,25 @@ struct OperandCopies {
   }
 
   // Copy a part of a step. The matrix has `lines` of the rows or columns of C, and `depth` products, from
-  // the tile's first ones on.
+  // the tile's first ones on. Nearly all steps have all of their products, and most tiles all of their lines:
+  // what they copy need not be asked piece by piece whether it exists. Between parts, no branch shall be.
   template <int PARTS>
   __device__ static void copy(SharedPlace to, const Element* from, const Element* valid_from, int lines,
                               int depth, int part, bool wanted) {
-    constexpr bool ALL_ROWS = ALONG_K ? ALL_LINES : ALL_DEPTH, ALL_COLUMNS = ALONG_K ? ALL_DEPTH : ALL_LINES;
+    if (PARTS > 1 || (!ALL_DEPTH && depth < TILE_K)) {
+      copy<ALL_LINES, ALL_DEPTH, PARTS>(to, from, valid_from, lines, depth, part, wanted);
+    } else if (ALONG_K && lines >= SIDE) {
+      copy<true, true, PARTS>(to, from, valid_from, lines, depth, part, wanted);
+    } else {
+      copy<ALL_LINES, true, PARTS>(to, from, valid_from, lines, depth, part, wanted);
+    }
+  }
+
+  template <bool EVERY_LINE, bool EVERY_DEPTH, int PARTS>
+  __device__ static void copy(SharedPlace to, const Element* from, const Element* valid_from, int lines,
+                              int depth, int part, bool wanted) {
+    constexpr bool ALL_ROWS = ALONG_K ? EVERY_LINE : EVERY_DEPTH;
+    constexpr bool ALL_COLUMNS = ALONG_K ? EVERY_DEPTH : EVERY_LINE;
     int rows = ALONG_K ? lines : depth, columns = ALONG_K ? depth : lines;
     if constexpr (TURNS) {
       copy_transposed<HEIGHT, LENGTH, DISTANCE, TO_ROW, TURNED_ALONG, ALL_ROWS, ALL_COLUMNS, PARTS>(

@@ -3,6 +3,8 @@
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   IN_TURN            whether consumers begin to multiply one after another
 //   SPLIT              whether elements are split (3xtf32), as in mma.cu
+//   COPIED             whether threads copy A and B, with LDA and LDB elements from row to row: tensor maps
+//                      can only describe rows that are a multiple of 16 bytes apart
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands
@@ -16,17 +18,19 @@
 // The last warpgroup prepares what the others multiply. One thread lets the tensor memory accelerator
 // copy boxes of A and B; three warps write what instructions cannot take as it is: the transpose of
 // A, and the smaller parts of its elements. The larger part of an element needs no writing, since
-// instructions ignore the bits that TF32 does not have.
+// instructions ignore the bits that TF32 does not have. If rows are not aligned, its four warps copy A and B
+// themselves, by four bytes at once: A to where instructions take it, transposed or not.
 //
 // Tensor cores cut off what exceeds their precision. Where elements are split, they therefore add the
 // products of one step only, and the sums of steps are added in float32. In turn, one consumer does
 // that while another one multiplies. In TF32, what is cut off from sums is less than from elements.
 
 constexpr int DEPTH = 8;  // rows of B^T and A^T in one instruction
-constexpr int PREPARERS = 96;  // threads
-constexpr bool PREPARED = SPLIT || A_TRANSPOSED;
+constexpr int PREPARERS = COPIED ? 128 : 96;  // threads
+constexpr bool PREPARED = SPLIT || A_TRANSPOSED || COPIED;
+constexpr bool TURNED_HERE = A_TRANSPOSED && !COPIED;  // in shared memory, where there are two copies then
 static_assert(TILE_N == 64 * CONSUMERS, "each consumer has 64 columns of the tile");
-static_assert(TILE_M % LINE == 0 && TILE_K == LINE, "boxes must fill the tile");
+static_assert(TILE_M % (A_TRANSPOSED ? LINE : 8) == 0 && TILE_K == LINE, "boxes must fill the tile");
 
 // Transposed: a thread's part of 64 columns and TILE_M rows of C.
 struct Sums {
@@ -38,13 +42,13 @@ struct Stage {
   Element *a, *b, *turned_a, *rest_of_a;
 };
 
-constexpr int STAGE_ELEMENTS = A_STAGE * (1 + A_TRANSPOSED + SPLIT) + B_STAGE;
+constexpr int STAGE_ELEMENTS = A_STAGE * (1 + TURNED_HERE + SPLIT) + B_STAGE;
 
 __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
   Element* a = stages + number * STAGE_ELEMENTS;
   Element* b = a + A_STAGE;
   Element* turned_a = b + B_STAGE;
-  return {a, b, turned_a, turned_a + A_TRANSPOSED * A_STAGE};
+  return {a, b, turned_a, turned_a + TURNED_HERE * A_STAGE};
 }
 
 // An element in swizzled lines.
@@ -63,7 +67,78 @@ __device__ __forceinline__ float4 rest_of(float4 x) {
   return {rest_of(x.x), rest_of(x.y), rest_of(x.z), rest_of(x.w)};
 }
 
-#if A_TRANSPOSED
+#if COPIED
+constexpr int COPYING_WARPS = PREPARERS / 32;
+// Steps whose copies are on the way while those of the next one begin. One that is ready is multiplied
+// meanwhile.
+constexpr int AHEAD = STAGES > 2 ? STAGES - 2 : 1;
+
+// Rows and columns of an operand as it is stored, of which the tile has SIDE rows or columns of C, and which lies
+// ALONG_K or not. A warp copies every fourth row, of which its lanes have neighbouring elements: `each` is called
+// with how much further on its row and column are than the first ones of this thread, and with the place in
+// the stage. There, rows are kept, or they are TURNED.
+template <bool ALONG_K, int SIDE, bool TURNED, class Each>
+__device__ __forceinline__ void for_own(const Each& each) {
+  constexpr int ROWS = ALONG_K ? SIDE : TILE_K, COLUMNS = ALONG_K ? TILE_K : SIDE;
+  int warp = threadIdx.x / 32 % COPYING_WARPS, lane = threadIdx.x % 32;
+  unsigned even = place_in(warp, lane), odd = place_in(warp + COPYING_WARPS, lane);  // of a pattern
+  for (int column = 0; column < COLUMNS; column += LINE) {
+#pragma unroll
+    for (int row = 0; row < ROWS; row += COPYING_WARPS) {
+      unsigned kept = column * TILE_K + row / 8 * 8 * LINE + (row % 8 ? odd : even);
+      each(row, column, TURNED ? place_in(column + lane, row + warp) : kept);
+    }
+  }
+}
+
+// Begin to copy a step, of which the matrix has `rows` and `columns` from the element on that `from` points to;
+// what it does not have becomes 0.
+template <bool ALONG_K, int SIDE, bool TURNED, int DISTANCE>
+__device__ __forceinline__ void copy_operand(Element* to, const Element* from, int rows, int columns) {
+  int first_row = threadIdx.x / 32 % COPYING_WARPS, first_column = threadIdx.x % 32;
+  const Element* own = from + first_row * DISTANCE + first_column;
+  unsigned there = shared_address(to);
+  if (rows >= (ALONG_K ? SIDE : TILE_K) && columns >= (ALONG_K ? TILE_K : SIDE)) {
+    for_own<ALONG_K, SIDE, TURNED && !ALONG_K>([&](int row, int column, unsigned place) {
+      copy_async<4>(there + 4 * place, own + (row * DISTANCE + column), 4, true);
+    });
+  } else {
+    for_own<ALONG_K, SIDE, TURNED && !ALONG_K>([&](int row, int column, unsigned place) {
+      bool valid = first_row + row < rows && first_column + column < columns;
+      copy_async<4>(there + 4 * place, valid ? own + (row * DISTANCE + column) : from, valid ? 4 : 0,
+                    true);
+    });
+  }
+}
+
+__device__ __forceinline__ void copy_step(const Stage& stage, const Element* A, const Element* B,
+                                          const Place& place, int k) {
+  const Element* a = A + matrix_of(place) * (A_TRANSPOSED ? K : M) * LDA +
+                     (A_TRANSPOSED ? k * LDA + place.row : place.row * LDA + k);
+  const Element* b = B + place.product * (B_TRANSPOSED ? N : K) * LDB +
+                     (B_TRANSPOSED ? place.column * LDB + k : k * LDB + place.column);
+  int of_rows = place.end - place.row, of_columns = N - place.column;  // of C
+  copy_operand<!A_TRANSPOSED, TILE_M, true, LDA>(stage.a, a, A_TRANSPOSED ? K - k : of_rows,
+                                                 A_TRANSPOSED ? of_rows : K - k);
+  copy_operand<B_TRANSPOSED, TILE_N, false, LDB>(stage.b, b, B_TRANSPOSED ? of_columns : K - k,
+                                                 B_TRANSPOSED ? K - k : of_columns);
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Say that all but the latest OTHERS steps are there, of which `stage` is the first: each thread prepares what
+// it has copied itself.
+template <int OTHERS>
+__device__ __forceinline__ void prepare(const Stage& stage, Barrier& ready) {
+  asm volatile("cp.async.wait_group %0;" :: "n"(OTHERS) : "memory");
+#if SPLIT
+  for_own<!A_TRANSPOSED, TILE_M, A_TRANSPOSED>([&](int, int, unsigned place) {
+    stage.rest_of_a[place] = rest_of(stage.a[place]);
+  });
+#endif
+  written_for_async();
+  arrive_as_warp(ready);
+}
+#elif A_TRANSPOSED
 // Each warp turns strips of eight columns and LINE rows of A: eight lines of a box become eight
 // elements in each of LINE lines. Places differ by single bits, (first + lane) ^ 4 i for
 // first + place_in(i, lane), because instructions that find places would take longer than copying.
@@ -194,7 +269,7 @@ __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
 __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int consumer) {
   constexpr int COUNT = TILE_K / DEPTH;
   constexpr unsigned NEXT = DEPTH * sizeof(Element) / DESCRIBED_BYTES;
-  unsigned long long a = columns_of_a(A_TRANSPOSED ? stage.turned_a : stage.a);
+  unsigned long long a = columns_of_a(TURNED_HERE ? stage.turned_a : stage.a);
   unsigned long long rest_of_a = columns_of_a(stage.rest_of_a);
   Rows rows[COUNT], rest[COUNT];
 #pragma unroll
@@ -270,7 +345,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
     __cluster_dims__(CLUSTER, 1, 1)
 #endif
-    gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+    gemm(
+#if COPIED
+        const Element* __restrict__ A, const Element* __restrict__ B,
+#else
+        const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
+#endif
 #if WITH_BIAS
          const Element* __restrict__ bias,
 #endif
@@ -299,6 +379,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   Ring ring;
   if (warpgroup == CONSUMERS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
+#if COPIED
+    Ring copied;
+    int open = 0;
+    for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
+      Place place = place_of(work.tile, rank);
+      for (int step = work.begin; step < work.end; ++step) {
+        wait(empty[copied.stage], copied.parity ^ 1);
+        copy_step(stage_at(stages, copied.stage), A, B, place, step * TILE_K);
+        copied.advance();
+        if (++open <= AHEAD) continue;
+        prepare<AHEAD>(stage_at(stages, ring.stage), ready[ring.stage]);
+        ring.advance();
+      }
+    }
+    for (open = min(open, AHEAD); open > 0; --open) {
+      prepare<0>(stage_at(stages, ring.stage), ready[ring.stage]);
+      ring.advance();
+    }
+#else
     int thread = threadIdx.x % 128 - 32;  // of the preparers
     if (thread == -32) {
       for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
@@ -321,6 +420,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
       }
     }
+#endif
     return;
   }
 
@@ -330,7 +430,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums = {};
     for (int step = work.begin; step < work.end; ++step) {
-      wait(full[ring.stage], ring.parity);
+      if (!COPIED) wait(full[ring.stage], ring.parity);
       if (PREPARED) wait(ready[ring.stage], ring.parity);
       multiply(sums, stage_at(stages, ring.stage), warpgroup);
       __syncwarp();  // each thread has read rows itself

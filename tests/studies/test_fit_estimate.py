@@ -94,10 +94,14 @@ def test_a_kernel_under_steady_load_counts_with_its_medians():
 def test_energy_is_learned_from_kernels_at_the_power_limit_only():
     product = Gemm("g", 4096, 4096, 4096, mode="bfloat16")
     busy_ms = 2 * product.flops / 2 / 132 / 2048 / 1.755e6  # twice as long as at the peak rate
-    usual = fit_energies([], Costs())
-    held = fit_energies([Steady("gpu", product, WGMMA, busy_ms, 700 * busy_ms)] * 9, Costs())
-    free = fit_energies([Steady("gpu", product, WGMMA, busy_ms, 400 * busy_ms)] * 9, Costs())
-    assert free == usual
+
+    def steady(power_w: float) -> Steady:
+        return Steady("gpu", product, WGMMA, busy_ms, power_w * busy_ms)
+
+    usual = fit_energies([], "hopper", Costs())
+    held = fit_energies([steady(700)] * 9, "hopper", Costs())
+    for power_w in (400, 740):  # the limit has not taken effect yet
+        assert fit_energies([steady(power_w)] * 9, "hopper", Costs()) == usual
     assert held.energy_shares["bfloat16"] > 1.1 * usual.energy_shares["bfloat16"]
     assert held.energy_shares["tf32"] == usual.energy_shares["tf32"]
 

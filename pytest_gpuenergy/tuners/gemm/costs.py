@@ -36,6 +36,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             what the estimate says. The trials to which the other templates are fitted found their
             matrices in the L2, and most had many rows. 1.6 is the median of ten products of up to
             64 rows on an H200, which took 1.4 to 1.9 times as long (docs/notes/decoding.md).
+        far_share: how much longer loads take if the operands do not fit half of the L2.
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -46,6 +47,8 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             10,000, the estimates of 3668 kernels on an H100 are as good for shared tiles as for
             others (``gemm-first-trials.tar.gz`` in ``bench/results/nvidia-h100-2026-11-26``).
         parts_bytes_per_cycle: the rate at which a multiprocessor writes and reads parts.
+        copied_bytes_per_cycle: the rate at which a multiprocessor reads and writes operands that a
+            launch copies before that of the product.
         sharing_share: the time of a step where blocks share tiles, relative to others: these blocks
             are at different columns of A, and find less in the caches.
         start_cycles: the cycles of a launch in which no block works.
@@ -53,8 +56,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         cluster_m_share: the time of a step in a cluster of blocks along M, relative to others.
         cluster_n_share: the same along N.
         sums_share: the cycles in which a warpgroup adds 128 sums of a step to the totals.
-        split_share: the cycles in which 128 elements are split for ``3xtf32``.
-        transposed_share: the cycles in which 128 elements of A are transposed in shared memory.
+        split_share: the cycles in which those that multiply split 128 elements for ``3xtf32``.
+        prepared_share: the cycles in which 128 elements of A are split by warps of their own.
+        transposed_share: the cycles in which these warps transpose 128 elements of A.
+        copied_share: the cycles in which they copy 128 elements of A or B that are not aligned.
         waiting_cycles: the cycles of a step in which a warpgroup that adds the sums of each step
             waits for its own products; others multiply meanwhile.
         copy_instructions: the instructions of an asynchronous copy to shared memory.
@@ -73,12 +78,14 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     loaded_bytes_per_cycle: float = 48.0
     memory_bytes_per_cycle: float = 18.0
     few_rows_share: float = 1.0
+    far_share: float = 0.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0
     stored_bytes_per_cycle: float = 8.0
     launch_cycles: float = 10_000.0
     parts_bytes_per_cycle: float = 16.0
+    copied_bytes_per_cycle: float = 16.0
     sharing_share: float = 1.0
     start_cycles: float = 0.0
     cluster_cycles: float = 0.0
@@ -86,7 +93,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     cluster_n_share: float = 1.0
     sums_share: float = 0.0
     split_share: float = 0.0
+    prepared_share: float = 0.0
     transposed_share: float = 0.0
+    copied_share: float = 0.0
     waiting_cycles: float = 0.0
     copy_instructions: float = 3.0
     kept_instructions: float = 3.0

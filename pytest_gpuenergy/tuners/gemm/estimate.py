@@ -34,6 +34,7 @@ class BlockStep:
         warps: the warps of the block.
         loaded_bytes: the bytes that are loaded from global memory.
         alone_cycles: the cycles that a block takes with the multiprocessor to itself, if known.
+        preparing_cycles: the cycles in which warps of their own write what others then multiply.
         last_cycles: the cycles of a tile besides its steps and what they wait for.
         next_cycles: the cycles of each further tile of the block besides its steps.
         energy_cycles: the cycles for which the step's energy lasts at the power limit, if known.
@@ -47,6 +48,7 @@ class BlockStep:
     warps: int
     loaded_bytes: int
     alone_cycles: float = 0.0
+    preparing_cycles: float = 0.0
     last_cycles: float = 0.0
     next_cycles: float = 0.0
     energy_cycles: float = 0.0
@@ -57,13 +59,14 @@ class BlockStep:
         """Return the cycles of `count` blocks together, each with `stages` stages."""
         idle = max(1.0, costs.busy_warps / max(1, count * self.warps))
         loading = count * self.loaded_bytes / costs.loaded_bytes_per_cycle
-        waiting = costs.latency_cycles / (stages - 1)
+        waiting = (costs.latency_cycles + self.preparing_cycles) / (stages - 1)
         if self.waits_for_copies:
             waiting = costs.latency_cycles + self.busy_cycles
         each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
         uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
         busy = count * self.busy_cycles * idle * uneven + costs.step_cycles
-        return max(busy, self.alone_cycles, loading, waiting) + costs.loading_share * loading
+        others = max(self.alone_cycles, count * self.preparing_cycles, loading, waiting)
+        return max(busy, others) + costs.loading_share * loading
 
 
 def product_cycles(
@@ -93,6 +96,8 @@ def product_cycles(
         share *= costs.cluster_m_share if along_m > 1 else costs.cluster_n_share
         beside += costs.cluster_cycles
     further = -(-tiling.tiles(gemm) // tiling.block_count(gemm)) - 1
+    if shared and tiling.block_count(gemm) % tiling.tiles(gemm):
+        further += 1  # a block ends one tile and begins another
     beside += further * step.next_cycles
     total = costs.start_cycles
     if waves:
@@ -116,7 +121,8 @@ def product_cycles(
 
 def copying_cycles(nbytes: int, card: CardResources, costs: Costs) -> float:
     """Return the clock cycles that a launch is expected to take which copies so many bytes."""
-    return costs.launch_cycles + 2 * nbytes / (card.multiprocessors * costs.parts_bytes_per_cycle)
+    moved = 2 * nbytes / card.multiprocessors
+    return costs.launch_cycles + moved / costs.copied_bytes_per_cycle
 
 
 class _Corrected(Protocol):

@@ -53,10 +53,18 @@ _REGISTERS: Mapping[int, tuple[int, int, int]] = {
 
 A block's threads have no more than the 64 Ki registers of a multiprocessor.
 """
+_COPYING_REGISTERS: Mapping[int, tuple[int, int, int]] = {1: (240, 240, 240), 2: (168, 72, 216)}
+"""The same where a warpgroup copies operands itself, for which its threads need addresses."""
 OTHER_REGISTERS = 34
 """The registers of a thread besides its sums and operands, as ptxas of CUDA 13.0 reports."""
-_OTHERS_OF_INSTRUCTION = 26
+_OTHERS_OF_INSTRUCTION = 30
 """The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
+
+
+_NEAR_BYTES = 16 << 20
+"""The operands from which on multiprocessors get less from the L2 in a cycle. The L2 of an H100 or
+H200 has two halves of 25 MB, each of which keeps what its multiprocessors read. Up to 55 bytes of a
+multiprocessor in a cycle were measured with 10 to 20 MB of operands, and 37 with 30 MB or more."""
 
 
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
@@ -85,6 +93,13 @@ def aligned_copies(gemm: Gemm) -> OperandCopies:
             row = math.ceil(lengths[name] / pieces) * pieces
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
+
+
+@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it
+def _far(gemm: Gemm) -> float:
+    """Return how much of the operands a multiprocessor must fetch from the other half of the L2."""
+    beyond = sum(tensor.nbytes for tensor in gemm.inputs if tensor.name in "AB") - _NEAR_BYTES
+    return min(1.0, max(0.0, beyond / _NEAR_BYTES))
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
@@ -128,7 +143,9 @@ class HopperTiling(Tiling):
     modes: ClassVar[tuple[Mode, ...]]
     family: ClassVar[str] = "hopper"
     line: ClassVar[int]
-    """The elements by which blocks of a cluster divide a tile: the most of a line."""
+    """The rows by which blocks of a cluster divide a tile, and the columns: the most of a line."""
+    columns: ClassVar[int] = 0
+    """The columns by which they divide it, if they are fewer."""
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
     added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
@@ -156,14 +173,14 @@ class HopperTiling(Tiling):
         if (
             not 1 <= self.cluster_blocks <= MAX_BLOCKS_OF_CLUSTER
             or self.tile_m % (line * self.cluster_n)
-            or self.tile_n % (line * self.cluster_m)
+            or self.tile_n % ((self.columns or line) * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
                 f"{self.tile_m} x {self.tile_n} in pieces of {line}, or has more than "
                 f"{MAX_BLOCKS_OF_CLUSTER} blocks."
             )
-        if self.instruction_sums + _OTHERS_OF_INSTRUCTION > _REGISTERS[self.consumers][0]:
+        if self.instruction_sums + _OTHERS_OF_INSTRUCTION > self.register_counts[0]:
             raise InputError(
                 f"The template {self.template} cannot compute tiles of {self.tile_m} x "
                 f"{self.tile_n} with {self.consumers} consumers: a thread has too few registers."
@@ -174,9 +191,23 @@ class HopperTiling(Tiling):
         """Raise an `InputError` if warpgroups do not fill the tile."""
 
     @property
+    def copies_operands(self) -> bool:
+        """Whether warps copy A and B, instead of the tensor memory accelerator."""
+        return False
+
+    @property
+    def register_counts(self) -> tuple[int, int, int]:
+        """The registers of a thread: at launch, of one that copies, and of a consumer."""
+        return (_COPYING_REGISTERS if self.copies_operands else _REGISTERS)[self.consumers]
+
+    @property
     @abstractmethod
     def instruction_sums(self) -> int:
         """The number of sums that a thread has in one instruction."""
+
+    @abstractmethod
+    def has_whole_lines(self, gemm: Gemm) -> bool:
+        """Return whether the boxes in which a product is copied and stored fill a tile."""
 
     @abstractmethod
     def consumer_registers(self, gemm: Gemm) -> int:
@@ -190,6 +221,11 @@ class HopperTiling(Tiling):
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait."""
 
+    def preparing_cycles(self, gemm: Gemm, costs: Costs) -> float:
+        """Return the clock cycles of a step in which warps write what others multiply."""
+        del gemm, costs  # most templates multiply what was loaded
+        return 0.0
+
     @abstractmethod
     def peak_cycles(self, gemm: Gemm) -> float:
         """Return the clock cycles of a step's multiplications at the peak rate."""
@@ -200,7 +236,7 @@ class HopperTiling(Tiling):
 
     @classmethod
     @abstractmethod
-    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
         """Yield parameters that may be worth trying, without stages; no kernel has some of them."""
 
     @classmethod
@@ -217,14 +253,17 @@ class HopperTiling(Tiling):
             return
         tried = set()
         usual = {**cls().numbers, "tile_k": LINE_BYTES // gemm.element_bytes}
-        for numbers, stages in itertools.product(cls.tiles_tried(), _STAGES):
+        for numbers, stages in itertools.product(cls.tiles_tried(gemm), _STAGES):
             try:
                 base = cls.of({**usual, **numbers, "stages": stages})
             except InputError:
                 continue
             # Of pipelines with which equally many blocks fit, only the longest is kept: the first.
             key = (base.resident(gemm, card), replace(base, stages=_STAGES[0]))
-            if key in tried or base.consumer_registers(gemm) > _REGISTERS[base.consumers][2]:
+            if key in tried or base.consumer_registers(gemm) > base.register_counts[2]:
+                continue
+            needless = base.copies_operands and not aligned_copies(gemm).spaces
+            if needless or not base.has_whole_lines(gemm):
                 continue
             tried.add(key)
             yield from base.divided(gemm, card)
@@ -285,7 +324,7 @@ class HopperTiling(Tiling):
     def registers(self, gemm: Gemm) -> int:
         """Return the registers of a thread at launch; copying threads later give some away."""
         own = self.consumer_registers(gemm)
-        return own if self.consumers == 1 else _REGISTERS[self.consumers][0]
+        return own if self.consumers == 1 else self.register_counts[0]
 
     def shared_bytes(self, gemm: Gemm) -> int:
         """Return the shared memory of a block with its barriers, which the kernel declares."""
@@ -307,6 +346,9 @@ class HopperTiling(Tiling):
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
+        copies = self.copies(gemm)
+        copying = copying_cycles(copies.nbytes, card, costs) if copies.spaces else 0.0
+        gemm = copies.product
         stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
         storing = stored / costs.stored_bytes_per_cycle
         loaded = self.loaded_bytes(gemm)
@@ -314,45 +356,50 @@ class HopperTiling(Tiling):
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=loaded,
+            loaded_bytes=round(loaded * (1 + costs.far_share * _far(gemm))),
+            preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing,
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
-        copied = aligned_copies(gemm).nbytes
-        copying = copying_cycles(copied, card, costs) if copied else 0.0
         return product_cycles(gemm, self, card, step, costs) + copying
+
+    def copies(self, gemm: Gemm) -> OperandCopies:
+        """Return the copies of operands that a launch makes before that of the product."""
+        return OperandCopies(gemm, {}) if self.copies_operands else aligned_copies(gemm)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
-        _, others, consumers = _REGISTERS[self.consumers]
+        copies = self.copies(gemm)
+        computed = copies.product
+        _, others, consumers = self.register_counts
         constants: dict[str, Constant] = {
             "CLUSTERED": self.cluster_blocks > 1,
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",
             **sums_constants(self.instruction_sums),
-            **self.instruction_constants(gemm),
+            **self.instruction_constants(computed),
         }
         texts = ["hopper/barriers", "gemm/hopper", f"gemm/{self.text}"]
-        copies = aligned_copies(gemm)
+        if self.copies_operands:
+            texts.insert(0, "gemm/copies")
         if copies.spaces:
             texts += COPY_TEXTS
             constants |= copies.constants
-        size = self.dynamic_bytes(gemm)
-        kernel = tiled_kernel(gemm, self, constants, texts, size, self._tensor_maps(gemm))
+        size, maps = self.dynamic_bytes(computed), self._tensor_maps(computed)
+        kernel = tiled_kernel(computed, self, constants, texts, size, maps)
         return copies.before(kernel) if copies.spaces else kernel
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""
-        spaces = aligned_copies(gemm).spaces
+        if self.copies_operands:
+            return ()
         maps: list[TensorMap] = []
         for name, rows, distance, along_k, height in (
             ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
             ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
         ):
-            if name in spaces:
-                distance = spaces[name].shape[-1]
             dims = (gemm.K, rows) if along_k else (rows, gemm.K)
             lines = height if along_k else self.tile_k
             maps.append(matrix_map(name, gemm, dims, distance, lines))

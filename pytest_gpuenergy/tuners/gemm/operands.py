@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.tuners.gemm.tiling import with_copies
 from pytest_gpuenergy.tuning import Constant
-from pytest_gpuenergy.workloads import Gemm, Tensor
+from pytest_gpuenergy.workloads import Gemm, Layout, Tensor
 
 PIECE_BYTES = 16
 """The bytes that are copied at once, a multiple of which the rows of a copy are apart."""
@@ -34,6 +36,22 @@ class OperandCopies:
     gemm: Gemm
     spaces: Mapping[str, Tensor]
     turned: str = ""
+
+    @functools.cached_property
+    def product(self) -> Gemm:
+        """The product of the copies, and of the operands that are not copied."""
+        if not self.spaces:
+            return self.gemm
+        row_of = {name: space.shape[-1] for name, space in self.spaces.items()}
+        stored = {"A": not self.gemm.a_transposed, "B": self.gemm.b_transposed}  # along K
+        along = {name: lies != (name in self.turned) for name, lies in stored.items()}
+        letters = ("t" if along["B"] else "n") + ("n" if along["A"] else "t")
+        return replace(
+            self.gemm,
+            layout=cast("Layout", letters),
+            lda=row_of.get("A", self.gemm.lda),
+            ldb=row_of.get("B", self.gemm.ldb),
+        )
 
     @property
     def nbytes(self) -> int:

@@ -62,7 +62,7 @@ four lanes read the same (see ``Thread`` in the text)."""
 _BANKS = SHARED_BYTES_PER_CYCLE // 4
 _COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
 """The approximate instructions of a copy to shared memory, and of the rest of a step."""
-_TURNED_INSTRUCTIONS, _NARROW_INSTRUCTIONS = 12, 10
+_TURNED_INSTRUCTIONS, _NARROW_INSTRUCTIONS = 12, 4
 """The issue slots that a copy of four bytes takes which transposes, and one of less than 16 bytes
 where rows are not aligned. With them, the first choices at sizes left out are the best of those
 tried: on an H200, 4096 x 4096 x 4096 in ``tn`` reaches 43 TFLOP/s where all is transposed on its
@@ -77,6 +77,9 @@ registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
 kernels on an H100 (see ``docs/notes/products.md``)."""
+_SPREAD_SHARE = 0.945
+"""The time of a kernel that transposes operands on their way to shared memory if its copies are
+spread, relative to others: the mean of 14 products with aligned rows on an H200."""
 _BARRIER_CYCLES = 700
 """The cycles from the end of a step to the first products of the next, when only other blocks
 work. With them, large products in ``nt`` get two blocks of 128 x 128 for each multiprocessor, which
@@ -123,7 +126,8 @@ class SimtParameters(Tiling):
         turned: whether operands are copied by a launch before that of the product, which then
             computes the layout ``nt``: those whose rows lie along K are transposed, and those
             whose rows are not a multiple of 16 bytes apart are aligned. Copies have whole tiles.
-        spread: whether copies to shared memory are spread between the multiplications of a step.
+        spread: whether copies to shared memory are spread between the multiplications of a step,
+            which pays where they are of four bytes because they transpose.
     """
 
     template: ClassVar[str] = "simt"
@@ -173,7 +177,7 @@ class SimtParameters(Tiling):
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
-        worth_turning = _worth_turning(gemm)
+        worth_turning, aligned = _worth_turning(gemm), not _unaligned(gemm)
         for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
             _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
         ):
@@ -195,13 +199,15 @@ class SimtParameters(Tiling):
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
             if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
-                yield from base.divided(gemm, card)
+                spread = aligned and gemm.b_transposed
+                yield from replace(base, spread=spread).divided(gemm, card)
             large = min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1
             if large and worth_turning:
                 yield from replace(base, turned=True).divided(gemm, card)
             if gemm.layout != "nt":
                 for along in base.worth_copying:
-                    yield from replace(base, transpose_a=along).divided(gemm, card)
+                    one = replace(base, transpose_a=along, spread=aligned)
+                    yield from one.divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -289,7 +295,8 @@ class SimtParameters(Tiling):
                 busy_cycles=step.busy_cycles + more * per_scheduler,
                 alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
             )
-        return product_cycles(gemm, self, card, step, costs) + copying
+        share = _SPREAD_SHARE if self.spread else 1.0
+        return share * product_cycles(gemm, self, card, step, costs) + copying
 
     def _narrow_pieces(self, gemm: Gemm) -> float:
         """Return how many more pieces a step copies than if all were of four elements.
@@ -360,8 +367,12 @@ def _along_k(gemm: Gemm) -> str:
 
 def _copied(gemm: Gemm) -> str:
     """Return the names of the operands that are copied: others can be read 16 bytes at once."""
-    unaligned = "A" * (gemm.lda % _WIDEST > 0) + "B" * (gemm.ldb % _WIDEST > 0)
-    return "".join(sorted({*_along_k(gemm), *unaligned}))
+    return "".join(sorted({*_along_k(gemm), *_unaligned(gemm)}))
+
+
+def _unaligned(gemm: Gemm) -> str:
+    """Return the names of the operands whose rows are not a multiple of 16 bytes apart."""
+    return "A" * (gemm.lda % _WIDEST > 0) + "B" * (gemm.ldb % _WIDEST > 0)
 
 
 def _worth_turning(gemm: Gemm) -> bool:

@@ -40,8 +40,10 @@ _INSTRUCTION_M = 8
 """The least rows of C in one instruction, of which it has any multiple up to `_MOST_M`."""
 _MOST_M = 256
 """The most rows of a tile."""
-_MOST_ROWS_TRIED = 2 * FEW_ROWS
-"""The most rows of a product for which the template is tried."""
+_MOST_ROWS_TRIED, _MOST_ROWS_OF_OTHERS = FEW_ROWS + 8, 2 * FEW_ROWS
+"""The most rows of a product for which the template is tried, and of a group or an 8-bit product.
+With 128 rows in ``bfloat16`` it was slower than others, and slower than estimated
+(docs/notes/untuned.md)."""
 _TILES_N = (64, 128, 256)
 _TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
@@ -124,7 +126,9 @@ class SkinnyParameters(Tiling):
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SkinnyParameters]:
         rows = gemm.most_rows
-        if rows > _MOST_ROWS_TRIED or cls.refusal(gemm):
+        others = gemm.groups or gemm.is_float8
+        most = _MOST_ROWS_OF_OTHERS if others else _MOST_ROWS_TRIED
+        if rows > most or cls.refusal(gemm):
             return
         heights = [
             math.ceil(rows / count / _INSTRUCTION_M) * _INSTRUCTION_M

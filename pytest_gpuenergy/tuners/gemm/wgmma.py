@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -21,9 +22,11 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
+    can_be_mapped,
     matrix_map,
     places_after,
 )
+from pytest_gpuenergy.tuners.gemm.operands import OperandCopies, copy_of
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -32,7 +35,7 @@ _LINE, _LEAST_LINE = 64, 32
 _WIDEST = 256
 """The most columns of one instruction."""
 _TILES_M = (64, 128, 192, 256)
-_TILES_N = (64, 128, 192, 256)
+_TILES_N = (64, 96, 128, 160, 192, 224, 256)
 _C_BOX_ROWS = 16
 """The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
@@ -58,18 +61,26 @@ class WgmmaParameters(HopperTiling):
     """The parameters of a kernel of the template.
 
     Each consumer computes an equal part of the tile's rows.
+
+    Attributes:
+        turned: whether operands whose rows do not lie along K are transposed by a launch before
+            that of the product: instructions in TF32 take no others.
     """
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
+    columns: ClassVar[int] = 16
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0}
+
+    turned: bool = False
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
         whole = (
             not self.tile_m % (WARPGROUP_ROWS * self.consumers)
             and self.tile_m <= _WIDEST
-            and not self.tile_n % _LINE
+            and not self.tile_n % _LEAST_LINE
             and self.tile_n <= _WIDEST
             and not self.tile_k % _LEAST_LINE
             and self.tile_k <= _WIDEST
@@ -77,24 +88,25 @@ class WgmmaParameters(HopperTiling):
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
-                f"{self.consumers} warpgroups in pieces of 64 x 64 x {_LEAST_LINE}, up to 256 in "
-                "each direction."
+                f"{self.consumers} warpgroups in pieces of 64 x {_LEAST_LINE} x {_LEAST_LINE}, "
+                "up to 256 in each direction."
             )
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
-        """Return what a product lacks: in TF32, instructions take rows along K only."""
-        if gemm.mode == "tf32" and gemm.layout != "tn":
-            return f"needs the layout tn in mode tf32, not {gemm.layout}"
+        """Return what a product lacks: where there are several, operands are not transposed."""
+        if gemm.mode == "tf32" and gemm.layout != "tn" and gemm.products > 1:
+            return f"needs the layout tn in mode tf32 for several products, not {gemm.layout}"
         return super().refusal(gemm)
 
     @classmethod
-    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
+        turned = gemm.mode == "tf32" and gemm.layout != "tn"
         for tile_m, tile_n, consumers, (along_m, along_n) in itertools.product(
             _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
         ):
             tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
-            yield {**tile, "cluster_m": along_m, "cluster_n": along_n}
+            yield {**tile, "cluster_m": along_m, "cluster_n": along_n, "turned": turned}
 
     @property
     def instruction_sums(self) -> int:
@@ -125,11 +137,35 @@ class WgmmaParameters(HopperTiling):
         served = costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
         return max(costs.product_share * self.peak_cycles(gemm), served)
 
+    def has_whole_lines(self, gemm: Gemm) -> bool:
+        """Return whether a tile's columns are whole lines of C, and of B if it lies along N."""
+        of_c = LINE_BYTES // stored_as(gemm.output_type).itemsize
+        of_b = (
+            1
+            if gemm.b_transposed or self.turned
+            else LINE_BYTES // gemm.element_bytes * self.cluster_m
+        )
+        return self.tile_n % math.lcm(of_c, of_b) == 0
+
+    def copies(self, gemm: Gemm) -> OperandCopies:
+        return _turned(gemm) if self.turned else super().copies(gemm)
+
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        if gemm.mode == "tf32" and gemm.layout != "tn":
+            raise InputError(
+                f"The template {self.template} needs the layout tn in mode tf32, not "
+                f"{gemm.layout}, or turned=1."
+            )
         if self.tile_k * gemm.element_bytes % LINE_BYTES:
             raise InputError(
                 f"The template {self.template} needs tile_k to be a multiple of "
                 f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
+            )
+        if not self.has_whole_lines(gemm):
+            raise InputError(
+                f"The template {self.template} cannot compute tiles of {self.tile_n} columns in "
+                f"mode {gemm.mode} and layout {gemm.layout}, in clusters of {self.cluster_m} along "
+                f"M: its boxes have lines of {LINE_BYTES} bytes."
             )
         kind, stored_bytes = KINDS[gemm.mode], stored_as(gemm.output_type).itemsize
         shape = f"m64n{self.tile_n}k{DEPTH_BYTES // gemm.element_bytes}.f32.{kind}.{kind}"
@@ -159,6 +195,21 @@ class WgmmaParameters(HopperTiling):
         if not _boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
+
+
+@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
+def _turned(gemm: Gemm) -> OperandCopies:
+    """Return copies of the operands with rows along K, and of those that are not aligned."""
+    turned = "A" * gemm.a_transposed + "B" * (not gemm.b_transposed)
+    pieces = ROW_BYTES // gemm.element_bytes
+    row = math.ceil(gemm.K / pieces) * pieces
+    stored = {"A": (gemm.M, gemm.lda), "B": (gemm.N, gemm.ldb)}
+    spaces = {
+        name: copy_of(name, gemm, (height, row))
+        for name, (height, distance) in stored.items()
+        if name in turned or not can_be_mapped(gemm, distance)
+    }
+    return OperandCopies(gemm, spaces, turned)
 
 
 def _boxed(gemm: Gemm) -> bool:

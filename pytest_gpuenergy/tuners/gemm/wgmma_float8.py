@@ -27,6 +27,8 @@ _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
 """The rows and columns that a block turns."""
+_COLUMNS = 64
+"""The least columns of a tile: lines of C have as many, and half a block of B's scales."""
 _LARGEST_PARTS = 1024
 """The most blocks that look for the largest element of A."""
 
@@ -46,9 +48,10 @@ class WgmmaFloat8Parameters(WgmmaParameters):
 
     def _check_tile(self) -> None:
         super()._check_tile()
-        if self.tile_k != SCALE_BLOCK:
+        if self.tile_k != SCALE_BLOCK or self.tile_n % _COLUMNS:
             raise InputError(
-                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}."
+                f"The template {self.template} needs steps of {SCALE_BLOCK} and a multiple of "
+                f"{_COLUMNS} columns, not {self.tile_k} and {self.tile_n}."
             )
 
     @property

@@ -25,6 +25,11 @@ _LINE = 32
 _WIDEST = 256
 """The most rows of a tile."""
 _TILES_M = (64, 96, 128, 160, 192, 256)
+"""The rows of tiles that are tried besides those that divide a product evenly."""
+_LEAST_ROWS = 8
+"""The rows of a tile are a multiple of these, as those of an instruction and of a pattern are."""
+_EVEN = 6
+"""How many numbers of tiles are tried that divide the rows of a product evenly."""
 _MIN_SPLIT_K = _LINE
 """The fewest products in a sum of split elements. The lower bits of the elements are cut off.
 Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
@@ -49,30 +54,37 @@ class WgmmaTf32Parameters(HopperTiling):
     Attributes:
         in_turn: whether consumers begin to multiply one after another, so that one adds its sums
             while another multiplies.
+        copying: whether warps copy A and B themselves, whose rows may then be any distance apart.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
+    family: ClassVar[str] = "hopper_tf32"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32")
-    line: ClassVar[int] = _LINE
+    line: ClassVar[int] = _LEAST_ROWS
+    columns: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "copying": 0}
 
     tile_k: int = _LINE
     stages: int = 3
     in_turn: bool = False
+    copying: bool = False
 
     def _check_tile(self) -> None:
         whole = (
-            not self.tile_m % _LINE
+            not self.tile_m % _LEAST_ROWS
             and self.tile_m <= _WIDEST
             and self.tile_n == WARPGROUP_ROWS * self.consumers
             and self.tile_k == _LINE
             and self.consumers > self.in_turn
+            and not (self.copying and (self.consumers > 2 or self.cluster_blocks > 1))
         )
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} does not have a multiple "
-                f"of 32 rows, up to 256, 64 columns for each of {self.consumers} consumers, and "
-                "steps of 32; only several consumers can take turns."
+                f"of {_LEAST_ROWS} rows, up to 256, 64 columns for each of {self.consumers} "
+                "consumers, and steps of 32; only several consumers can take turns, and only "
+                "blocks without a cluster and with up to two consumers copy operands themselves."
             )
 
     @classmethod
@@ -83,12 +95,26 @@ class WgmmaTf32Parameters(HopperTiling):
         return super().refusal(gemm)
 
     @classmethod
-    def tiles_tried(cls) -> Iterator[Mapping[str, int]]:
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
+        rows, unit = gemm.most_rows, _LINE if gemm.a_transposed else _LEAST_ROWS
+        counts = range(-(-rows // _WIDEST), -(-rows // _TILES_M[0]) + 1)
+        even = (-(-rows // (count * unit)) * unit for count in counts[:_EVEN])
+        tiles_m = sorted({*_TILES_M, *even})
         for in_turn, tile_m, consumers, (along_m, along_n) in itertools.product(
-            (False, True), _TILES_M, (1, 2, 3), CLUSTERS
+            (False, True), tiles_m, (1, 2, 3), CLUSTERS
         ):
             tile = {"tile_m": tile_m, "tile_n": WARPGROUP_ROWS * consumers, "consumers": consumers}
             yield {**tile, "in_turn": in_turn, "cluster_m": along_m, "cluster_n": along_n}
+            if along_m * along_n == 1 and not in_turn:
+                yield {**tile, "copying": True}
+
+    def has_whole_lines(self, gemm: Gemm) -> bool:
+        """Return whether the rows of a tile are whole lines of A if it lies along M."""
+        return not gemm.a_transposed or self.tile_m % (_LINE * self.cluster_n) == 0
+
+    @property
+    def copies_operands(self) -> bool:
+        return self.copying
 
     @property
     def instruction_sums(self) -> int:
@@ -103,7 +129,8 @@ class WgmmaTf32Parameters(HopperTiling):
         return kept * (self.instruction_sums + _ROWS) + _OTHER_REGISTERS
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        copies_of_a = 1 + gemm.a_transposed + (gemm.mode == "3xtf32")
+        turned = gemm.a_transposed and not self.copying
+        copies_of_a = 1 + turned + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
 
@@ -115,23 +142,40 @@ class WgmmaTf32Parameters(HopperTiling):
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
         Each consumer reads the rows of A from shared memory once for each of its products, and its
-        columns of B. Besides, sums are added to totals, elements split, and A transposed.
+        columns of B. Besides, sums are added to totals, and elements of B split.
         """
         times, m, n, k = _times(gemm), self.tile_m, self.tile_n, self.tile_k
         loaded = gemm.element_bytes * k * (times * self.consumers * m + n)
         beside = costs.sums_share * m * n if times > 1 else 0.0
-        beside += costs.split_share * k * (m + n) if times > 1 else 0.0
-        beside += costs.transposed_share * k * m if gemm.layout == "nt" else 0.0
+        beside += costs.split_share * k * n if times > 1 else 0.0
         beside *= costs.turns_share if self.in_turn else 1.0
         multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
         multiplying += costs.waiting_cycles / self.consumers
         return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
+    def preparing_cycles(self, gemm: Gemm, costs: Costs) -> float:
+        """Return the clock cycles of the warps that transpose A, split its elements, or copy."""
+        share = costs.prepared_share if gemm.mode == "3xtf32" else 0.0
+        if gemm.a_transposed and not self.copying:
+            share = costs.transposed_share  # splitting hides behind it
+        copying = self.copying * costs.copied_share * (self.tile_m + self.tile_n)
+        return (share * self.tile_m + copying) * self.tile_k / WARPGROUP
+
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        if not self.has_whole_lines(gemm):
+            raise InputError(
+                f"The template {self.template} cannot compute tiles of {self.tile_m} rows in "
+                f"layout {gemm.layout}, in clusters of {self.cluster_n} along N: its boxes have "
+                f"lines of {_LINE} elements."
+            )
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
         return {
             "IN_TURN": self.in_turn,
+            "COPIED": self.copying,
+            "LDA": gemm.lda,
+            "LDB": gemm.ldb,
+            "ASYNCHRONOUS": True,
             "SPLIT": gemm.mode == "3xtf32",
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "FIRST_PLACES": first,

@@ -107,7 +107,7 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
         whole_tiles=draw(st.booleans()),
-        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}])),
+        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}, {"copying": True}])),
         in_turn=consumers > 1 and draw(st.booleans()),
     )
 
@@ -182,9 +182,29 @@ ODD = {
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
     ),
+    "wgmma-turned": (
+        replace(WGMMA, tile_k=32, turned=True, blocks=3),
+        Gemm("g", 70, 133, 101, "nt", "tf32"),
+    ),
+    "wgmma-half-lines": (
+        replace(WGMMA, tile_n=96, tile_k=32, cluster_m=2, blocks=3),
+        Gemm("g", 70, 203, 100, "tn", "tf32", ldc=204),
+    ),
     "wgmma_tf32-linear": (
         replace(TF32, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=3),
         Gemm("g", 72, 133, 100, "tn", "3xtf32", ldc=135),
+    ),
+    "wgmma_tf32-rows": (
+        replace(TF32, tile_m=72, tile_n=128, stages=3, consumers=2, cluster_m=2, blocks=2),
+        Gemm("g", 137, 132, 100, "nn", "3xtf32"),
+    ),
+    "wgmma_tf32-copying": (
+        replace(TF32, tile_m=96, tile_n=128, stages=4, consumers=2, copying=True, blocks=3),
+        Gemm("g", 135, 131, 165, "nt", "3xtf32"),
+    ),
+    "wgmma_tf32-copying-linear": (
+        replace(TF32, tile_m=72, copying=True, whole_tiles=True, blocks=3),
+        Gemm("g", 71, 131, 101, "tn", "tf32", ldb=103),
     ),
     "wgmma_float8-linear": (
         replace(FLOAT8, tile_m=128, tile_n=192, consumers=2, cluster_n=2, blocks=3),
@@ -729,7 +749,15 @@ FAULTS = {
         [("if (PREPARED) wait(ready[ring.stage], ring.parity);", "")],
     ),
     "wgmma_tf32-empty": (TF32, SPLIT, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
-    "wgmma_tf32-written": (TF32, SPLIT, [("written_for_async();", "")]),
+    "wgmma_tf32-written": (TF32, SPLIT, [("          written_for_async();", "")]),
+    "wgmma_tf32-copied-late": (
+        *(replace(TF32, copying=True, stages=3), SPLIT),
+        [("prepare<AHEAD>(", "prepare<AHEAD + 1>(")],
+    ),
+    "wgmma_tf32-copied-over": (
+        *(replace(TF32, copying=True), SPLIT),
+        [("wait(empty[copied.stage], copied.parity ^ 1);", "")],
+    ),
     "wgmma_tf32-wait-group": (TF32, SPLIT, [(WAIT_GROUP, "")]),
     "skinny-full": (SKINNY, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
     "skinny-empty": (SKINNY, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
@@ -821,15 +849,22 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     ),
     "cannot be divided among 1 warpgroups": (
         "wgmma",
-        [{"tile_m": 96}, {"tile_n": 320}, {"tile_k": 48}],
+        [{"tile_m": 96}, {"tile_n": 320}, {"tile_n": 48}, {"tile_k": 48}],
     ),
     "cannot be divided among 2 warpgroups": ("wgmma", [{"consumers": 2}]),
     "1 to 3 consumers, not 4": ("wgmma", [{"consumers": 4}]),
+    "tiles of 200 x 192 with 3 consumers": (
+        "wgmma_tf32",
+        [{"tile_m": 200, "tile_n": 192, "consumers": 3}],
+    ),
     "tiles of 192 x 256 with 3 consumers": (
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
-    "needs steps of 128, not 64": ("wgmma_float8", [{"tile_k": 64}]),
+    "needs steps of 128 and a multiple of 64 columns": (
+        "wgmma_float8",
+        [{"tile_k": 64}, {"tile_n": 96}],
+    ),
     "has tiles of 8 to 256 rows": (
         "skinny",
         [{"tile_m": 12}, {"tile_m": 264}, {"tile_n": 96}, {"tile_k": 96}],
@@ -838,7 +873,7 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     "The template skinny needs": ("skinny", [{"split": 0}, {"copying_warps": 0}]),
     "64 columns for each of 1 consumers": (
         "wgmma_tf32",
-        [{"tile_m": 48}, {"tile_n": 128}, {"tile_k": 64}],
+        [{"tile_m": 60}, {"tile_n": 128}, {"tile_k": 64}, {"copying": True, "cluster_n": 2}],
     ),
 }
 
@@ -926,14 +961,14 @@ def test_few_rows_of_8_bits_take_steps_as_long_as_blocks_with_a_scale():
 @pytest.mark.parametrize(
     ("rows", "more", "tried"),
     [
-        (128, {"mode": "bfloat16"}, True),
-        (129, {"mode": "bfloat16"}, False),
+        (72, {"mode": "bfloat16"}, True),
+        (73, {"mode": "bfloat16"}, False),
         (192, {"mode": "bfloat16", "groups": (128, 64)}, True),
         (128, {"mode": "e4m3"}, True),
         (129, {"mode": "e4m3"}, False),
     ],
 )
-def test_the_template_for_few_rows_is_tried_for_up_to_128_of_a_product(rows, more, tried):
+def test_the_template_for_few_rows_is_tried_for_few_rows_only(rows, more, tried):
     gemm = Gemm("g", rows, 256, 256, "tn", **more)
     assert ("skinny" in offered_templates(gemm)) is tried
 
@@ -986,10 +1021,12 @@ def test_operands_of_several_products_are_not_copied_for_cuda_cores():
 
 def test_tf32_takes_from_shared_memory_only_what_lies_along_k():
     linear = Gemm("g", 4096, 4096, 4096, "tn", "tf32")
-    assert {one.template for one in rank_kernels(linear, H200)} == {"mma", "wgmma", "wgmma_tf32"}
     other = replace(linear, layout="nn")
-    assert "wgmma" not in offered_templates(other)
-    with pytest.raises(InputError, match="wgmma needs the layout tn in mode tf32, not nn"):
+    for gemm in (linear, other):
+        offered = [one for one in rank_kernels(gemm, H200) if one.template == "wgmma"]
+        assert {one.turned for one in offered} == {gemm is other}
+    assert "wgmma" not in offered_templates(replace(other, B=2))
+    with pytest.raises(InputError, match="the layout tn in mode tf32, not nn, or turned=1"):
         replace(WGMMA, tile_k=32).kernel(other)
     with pytest.raises(InputError, match="tile_k to be a multiple of 64 in mode bfloat16, not 32"):
         replace(WGMMA, tile_k=32).kernel(HALF)
