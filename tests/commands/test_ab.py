@@ -209,7 +209,7 @@ def test_items_of_one_revision_only_are_told(repository):
         (["ab", "HEAD", "HEAD", "bench"], "There is no bench at HEAD ("),
         (["ab", "HEAD", "HEAD", "/bench"], "/bench is the same file in both revisions"),
         (["ab", "HEAD", "HEAD", "test_scale.py::no"], "pytest rejects its arguments"),
-        (["ab", "HEAD", "HEAD", "--rounds", "1"], "not a number of rounds"),
+        (["ab", "HEAD", "HEAD", "--rounds", "1"], "'1' is not a number from 2 to 1000"),
         (["ab", "HEAD", "HEAD", "--gpu-device", "tpu"], "--gpu-device 'tpu' is not understood"),
         (["ab", "HEAD", "HEAD", "--powercap", ""], "--powercap '' names no power cap"),
         (["ab", "HEAD", "HEAD", "--smclock", ""], "--smclock '' names no clock"),

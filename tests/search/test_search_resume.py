@@ -13,7 +13,6 @@ from kernel_specs import BUDGET, SOURCE, Searched, events_of, optimize, spec_wit
 from search_folders import disk_with_room, search_killed_at
 
 from pytest_gpuenergy.ab import rounds
-from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.energy import EnergyMeter, Reading
 from pytest_gpuenergy.search import Result, SearchBench, State
 from pytest_gpuenergy.search.running import confirmation
@@ -168,10 +167,10 @@ def _interrupted_in(turn: int, monkeypatch: pytest.MonkeyPatch) -> list[Reading]
     found: list[Reading] = []
 
     class Interrupted(EnergyMeter):
-        def measure(self, repeater: Repeater) -> Reading:
+        def measure(self, *args: Any, **options: Any) -> Reading:
             if len(found) == turn - 1:
                 os.kill(os.getpid(), signal.SIGINT)
-            found.append(super().measure(repeater))
+            found.append(super().measure(*args, **options))
             return found[-1]
 
     monkeypatch.setattr(rounds, "EnergyMeter", Interrupted)

@@ -21,8 +21,6 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuenergy.record import new_run_id
-
 LINE = "gpuenergy_line"
 """Key of a worker's ``workerinput``: the channel."""
 
@@ -167,6 +165,8 @@ class WorkerPlugin:
     @cached_property
     def run_id(self) -> str:
         """The id of the run that all workers write to, made when it is first needed."""
+        from pytest_gpuenergy.record import new_run_id
+
         return new_run_id()
 
     @pytest.hookimpl(optionalhook=True)
