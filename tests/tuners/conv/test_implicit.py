@@ -171,7 +171,8 @@ SIMILAR_ODD = (
         "packed-halves",
     ),
     *("packed-without-weights", "unrolled-channels-last", "short-unrolled"),
-    *("split-lines", "runs-of-a-wide-image"),
+    *("split-lines", "runs-of-a-wide-image", "runs-of-rows", "boxes-of-halves"),
+    *("unrolled-halves", "packed-channels-last", "lines"),
 )
 
 

@@ -249,7 +249,10 @@ ODD = {
 }
 
 
-SIMILAR_ODD = ("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma")
+SIMILAR_ODD = (
+    *("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma"),
+    *("wgmma_tf32-rows", "wgmma_tf32-copying-linear", "wgmma_float8-linear", "skinny-linear"),
+)
 
 
 @pytest.mark.slow
@@ -1059,7 +1062,7 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", nightly(UNALIGNED, ["wgmma-tf32-boxes"]))
+@pytest.mark.parametrize("name", nightly(UNALIGNED, ["wgmma-tf32-boxes", "wgmma_tf32-copied"]))
 def test_rows_that_are_not_aligned_are_multiplied(device, name):
     chosen, gemm = UNALIGNED[name]
     assert verify(device, chosen, gemm) <= 1
