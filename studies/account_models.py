@@ -304,16 +304,12 @@ def leave_unrestored(run: Path, other: Path) -> bool:
     Returns whether there is anything to measure so.
     """
     from pytest_gpuenergy.replay.play import turns
-    from pytest_gpuenergy.replay.profile.capture import Part
-
-    def nothing(replayed: object) -> list[Part]:  # noqa: ARG001 -- it takes the place of another
-        return []
 
     lines = (run / "results/measurements.jsonl").read_text().splitlines()
     others = [line for line in lines if "-restores" not in line]
     copytree(run, other)
     (other / "results/measurements.jsonl").write_text("".join(f"{line}\n" for line in others))
-    turns.changed_before_read = nothing
+    turns.changed_before_read = lambda _: []
     return len(others) < len(lines)
 
 

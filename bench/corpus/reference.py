@@ -2104,15 +2104,15 @@ def half_bytes(x: A) -> dict[str, A]:
     return {"code": codes, "exponent": exponents}
 
 
-def base64_rows(bytes: A, length: A) -> A:  # noqa: A002 - the tensor's name
-    result = np.zeros((len(bytes), 68), np.uint8)
+def base64_rows(data: A, length: A) -> A:
+    result = np.zeros((len(data), 68), np.uint8)
     for row, n in enumerate(np.asarray(length, np.int64)):
-        text = base64.b64encode(np.asarray(bytes[row][:n], np.uint8).tobytes())
+        text = base64.b64encode(np.asarray(data[row][:n], np.uint8).tobytes())
         result[row, : len(text)] = np.frombuffer(text, np.uint8)
     return result
 
 
-def murmur_rows(bytes: A, length: A, seed: int) -> A:  # noqa: A002 - the tensor's name
+def murmur_rows(data: A, length: A, seed: int) -> A:
     def rotated(v: int, by: int) -> int:
         return (v << by | v >> (32 - by)) & 0xFFFFFFFF
 
@@ -2120,22 +2120,22 @@ def murmur_rows(bytes: A, length: A, seed: int) -> A:  # noqa: A002 - the tensor
         return rotated(k * 0xCC9E2D51 & 0xFFFFFFFF, 15) * 0x1B873593 & 0xFFFFFFFF
 
     hashes = []
-    for row, n in zip(np.asarray(bytes, np.uint8), np.asarray(length, np.int64), strict=True):
-        data, h = row[:n].tobytes(), int(seed)
-        whole = len(data) // 4 * 4
+    for row, n in zip(np.asarray(data, np.uint8), np.asarray(length, np.int64), strict=True):
+        key, h = row[:n].tobytes(), int(seed)
+        whole = len(key) // 4 * 4
         for i in range(0, whole, 4):
-            h = rotated(h ^ mixed(int.from_bytes(data[i : i + 4], "little")), 13)
+            h = rotated(h ^ mixed(int.from_bytes(key[i : i + 4], "little")), 13)
             h = (h * 5 + 0xE6546B64) & 0xFFFFFFFF
-        h ^= mixed(int.from_bytes(data[whole:], "little")) ^ len(data)
+        h ^= mixed(int.from_bytes(key[whole:], "little")) ^ len(key)
         h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
         h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
         hashes.append(h ^ h >> 16)
     return np.array(hashes)
 
 
-def utf8_prefix(bytes: A, length: A, k: int) -> dict[str, A]:  # noqa: A002 - the tensor's name
+def utf8_prefix(data: A, length: A, k: int) -> dict[str, A]:
     characters, prefix = [], []
-    for row, n in zip(np.asarray(bytes, np.int64), np.asarray(length, np.int64), strict=True):
+    for row, n in zip(np.asarray(data, np.int64), np.asarray(length, np.int64), strict=True):
         begins = np.flatnonzero((row[:n] & 0xC0) != 0x80)
         characters.append(begins.size)
         prefix.append(begins[int(k)] if begins.size > int(k) else n)

@@ -313,6 +313,8 @@ class KernelMath(ArrayMath):
         wide: Any = self.widened(self._cupy.asarray(half), "float16")
         moved = self._cupy.asarray(output)
         self.put_at(moved, places, output[0, :3])
+        perturbed: Any = self.changed(right, 0.5, fraction, bits)
+        reaction: Any
         reaction, is_same = self.larger_reaction(right, self.added(right, right), fraction, right)
         wanted, is_so = NUMPY.larger_reaction(expected, 2 * expected, fraction, expected)
         return bool(
@@ -322,11 +324,8 @@ class KernelMath(ArrayMath):
             and self.count_within(off, right, allowance)
             == NUMPY.count_within(output, expected, allowance)
             and self.has_small_slice(right, 3.0) == NUMPY.has_small_slice(expected, 3.0)
-            and np.array_equal(
-                self.changed(right, 0.5, fraction, bits).get(),  # type: ignore[attr-defined]
-                NUMPY.changed(expected, 0.5, fraction, bits),
-            )
-            and np.array_equal(reaction.get(), wanted)  # type: ignore[attr-defined]
+            and np.array_equal(perturbed.get(), NUMPY.changed(expected, 0.5, fraction, bits))
+            and np.array_equal(reaction.get(), wanted)
             and is_same == is_so
             and np.array_equal(wide.get(), NUMPY.widened(half, "float16"))
             and np.array_equal(self.take(off, places), output.reshape(-1)[places])

@@ -148,9 +148,9 @@ class Arrays(KernelMath, DeviceArrays):
 def test_no_kernel_of_cupys_is_needed_to_verify_a_product(tmp_path, monkeypatch):
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
 
-    def multiply(A: Any, B: Any, C: Any) -> None:  # noqa: N803 -- its tensors
-        product = NUMPY.widened(A, gemm.dtype) @ NUMPY.widened(B, gemm.dtype)
-        C[...] = rounded_to(product, gemm.output_type)
+    def multiply(**tensors: Any) -> None:
+        a, b = (NUMPY.widened(tensors[name], gemm.dtype) for name in "AB")
+        tensors["C"][...] = rounded_to(a @ b, gemm.output_type)
 
     gemm = Gemm("product", 24, 20, 9, mode="bfloat16")
     device = PythonDevice(multiply, arrays=Arrays(lambda: Binary(tmp_path, {})))
