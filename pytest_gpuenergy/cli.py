@@ -119,7 +119,11 @@ def _restore_after_dead_runs() -> None:
 
 
 def build_parser(command: str = "") -> ArgumentParser:
-    """Return the parser, which only lists the commands unless one is named: its module is slow."""
+    """Return the parser of the command line.
+
+    The module of a command is imported only if the command is named, since that takes long; the
+    other commands are just listed.
+    """
     parser = ArgumentParser(
         prog="gpuenergy",
         description="Commands that accompany pytest in measuring GPU kernels under power caps.",

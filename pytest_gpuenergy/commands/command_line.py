@@ -26,7 +26,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[ArgumentParser]"
 _WIDTH = 79
 """Columns of the text in ``--help``."""
 _MAX_NAMES = 12
-"""Names that an error message lists; of more, it gives the number."""
+"""The most names that an error message lists; of further ones it gives the number."""
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
 

@@ -179,7 +179,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _refuse_useless(report: reports.Report, arguments: Namespace) -> None:
-    """Refuse what would make empty views."""
+    """Refuse a report whose views would be empty."""
     measurements = report.measurements
     if not measurements:
         raise InputError(

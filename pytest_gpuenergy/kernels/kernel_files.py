@@ -211,12 +211,13 @@ def _read_text(path: Path, what: str) -> str:
 
 
 class _Includes:
-    """Puts the files that a file includes in their place.
+    """Replaces the includes of a file by the text of the files that they name.
 
-    Includes in quotes are looked for beside a file first; those of the host's libraries nowhere
-    else. What is not there stays an ``#include``, and so does what comes after too many files. As
-    if it had ``#pragma once``, a file's text counts once: where it is first included on a
-    condition, such as ``#ifdef USE_OTHER_HELPERS``, it may be needed again, and macros decide.
+    A file in quotes is looked for beside the one that includes it first; a header of the host's
+    libraries is looked for nowhere else. The ``#include`` stays if the file is not found, or if too
+    many files have been read. Each text counts once, as if it had ``#pragma once``. If its first
+    ``#include`` depends on a condition, such as ``#ifdef USE_OTHER_HELPERS``, the text is repeated
+    at the next one, and a macro lets the compiler read only one of the two.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:

@@ -43,7 +43,7 @@ _BORDERS = np.unique([*np.arange(1, 33) / 4, *np.exp2(np.arange(-6, 8))])
 """Quarters and powers of two, between which numbers fall into cells, bins or octaves."""
 _BORDER_SHARE = 1 / 8
 _LEAST_DIVISOR, _MULTIPLES = 32, 512
-"""The smallest literal whose multiples are planted, and how many of them are drawn."""
+"""The smallest literal of which multiples are drawn, and the number of these multiples."""
 _WIDE, _OCTAVES = 1 << 16, 512
 """The width of a range from which on integers of every length are drawn, and how many different."""
 _BITS = (1 << 64) - 1

@@ -156,7 +156,7 @@ def _write(
     palette: Palette,
     starts: npt.NDArray[np.float64],
 ) -> None:
-    """Overwrite the ``chosen`` slices, each with its kind and with its extremes at some place.
+    """Overwrite each of the ``chosen`` slices with values of its kind and with extreme values.
 
     Args:
         generator: the source of random numbers.

@@ -65,7 +65,7 @@ def array_kernels() -> Kernel:
 
 
 class KernelMath(ArrayMath):
-    """Computes with our kernels what is contiguous and of a type that they know.
+    """Computes with our kernels if arrays are contiguous and their types known, or else with CuPy.
 
     Args:
         binary: returns the compiled `array_kernels`; None where nobody compiles them, and CuPy's

@@ -62,7 +62,7 @@ _OTHERS_OF_INSTRUCTION = 30
 
 
 _NEAR_BYTES = 16 << 20
-"""The operands from which on multiprocessors get less from the L2 in a cycle. The L2 of an H100 or
+"""The size of operands above which the L2 serves fewer bytes in a cycle. The L2 of an H100 or
 H200 has two halves of 25 MB, each of which keeps what its multiprocessors read. Up to 55 bytes of a
 multiprocessor in a cycle were measured with 10 to 20 MB of operands, and 37 with 30 MB or more."""
 
