@@ -43,6 +43,11 @@ _PRODUCTS = (
     "M=1280 N=1280 K=1280; M=3000 N=3000 K=3000 mode=bfloat16; M=1000 N=777 K=333 mode=3xtf32"
 )
 """Products of which there are no records."""
+_RECORDED = (
+    "MNK=512; MNK=1152 mode=bfloat16; MNK=2048 mode=tf32; M=512 N=256 K=640; MNK=1536; "
+    "MNK=1024 mode=3xtf32"
+)
+"""Products of which ``bench/records`` has tuned kernels of an H200."""
 _TRIALS = 64
 _SCALE = """\
 extern "C" __global__ void scale(const float* x, float* y) {
@@ -203,33 +208,24 @@ def command_help(folder: Path) -> Waiting:
 
 
 def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
-    """Return the phases of the first item of a report, and their means over the later ones.
+    """Return the phases of each item of a report.
 
-    ``else`` is the rest of the time until an item's result: what precedes the first item, and the
-    choice of its kernel. ``interval`` is no time, but half the width of the energy's, in per cent.
+    ``else`` is what precedes the first item's result besides its phases, and the same per item on
+    average for the later ones. ``interval`` is no time, but half the width of the energy's, in per
+    cent.
     """
     items = json.loads(path.read_text(encoding="utf-8"))["measurements"]
     parts: dict[str, float] = {}
-    for name, group, seconds in (
-        ("first", items[:1], whole.first_s),
-        ("next", items[1:], whole.next_s),
-    ):
-        if not group or seconds is None:
-            continue
-        phases = dict.fromkeys(phase for item in group for phase in item["phases_s"])
-        means = {
-            phase: sum(item["phases_s"].get(phase, 0.0) for item in group) / len(group)
-            for phase in phases
-        }
-        parts |= {f"{name}: {phase}": mean for phase, mean in means.items()}
-        parts[f"{name}: else"] = seconds - sum(means.values())
-        widths = [
-            50 * (interval["high"] - interval["low"]) / item["energy_mj"]
-            for item in group
-            if (interval := item.get("energy_mj_ci95"))
-        ]
-        if widths:
-            parts[f"{name}: interval, per cent"] = median(widths)
+    for number, item in enumerate(items, 1):
+        parts |= {f"{number}: {phase}": seconds for phase, seconds in item["phases_s"].items()}
+        if interval := item.get("energy_mj_ci95"):
+            width = 50 * (interval["high"] - interval["low"]) / item["energy_mj"]
+            parts[f"{number}: interval, per cent"] = width
+    spent_s = [sum(item["phases_s"].values()) for item in items]
+    if whole.first_s is not None:
+        parts["first: else"] = whole.first_s - spent_s[0]
+    if whole.next_s is not None:
+        parts["next: else"] = whole.next_s - sum(spent_s[1:]) / len(spent_s[1:])
     return parts
 
 
@@ -243,10 +239,10 @@ def search_parts(folder: Path) -> dict[str, float]:
     return parts
 
 
-def products(folder: Path) -> Waiting:
-    """Measure products of which there are no records."""
+def products(folder: Path, sizes: str = _PRODUCTS) -> Waiting:
+    """Measure products, by default such of which there are no records."""
     report = folder / "products.json"
-    words = ("--gemm", _PRODUCTS, "-k", "template and nn", "--powercap", "current")
+    words = ("--gemm", sizes, "-k", "template and nn", "--powercap", "current")
     command = (*_PYTEST, "bench/test_gemm.py", "-v", *words, "--gpuenergy-json", str(report))
     found = timed(command, ROOT, folder)
     return replace(found, parts_s=item_parts(report, found))
@@ -331,6 +327,13 @@ ROWS = (
         "the same again, kernels chosen",
         "first item 15 s, each of the next 2 s",
         products_again,
+        is_on_card=True,
+    ),
+    Row(
+        "records",
+        "six products with records, empty cache",
+        "first item 15 s, each of the next 2 s",
+        lambda folder: products(folder, _RECORDED),
         is_on_card=True,
     ),
     Row("ab", "`ab` of two kernels on 64 MiB tensors", "45 s", ab, is_on_card=True),

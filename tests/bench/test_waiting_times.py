@@ -73,14 +73,16 @@ def test_the_parts_of_items_add_up_to_the_time_until_their_results(tmp_path):
     report.write_text(json.dumps({"measurements": items}))
     parts = waiting.item_parts(report, Waiting(20.0, 9.0, first_s=8.0, next_s=3.0))
     assert parts == {
-        "first: verify": 2.0,
-        "first: heat": 5.0,
+        "1: verify": 2.0,
+        "1: heat": 5.0,
+        "1: interval, per cent": pytest.approx(2.0),
+        "2: verify": 1.0,
+        "2: interval, per cent": pytest.approx(1.0),
+        "3: verify": 2.0,
+        "3: heat": 1.0,
+        "3: interval, per cent": pytest.approx(1.4),
         "first: else": 1.0,
-        "first: interval, per cent": pytest.approx(2.0),
-        "next: verify": 1.5,
-        "next: heat": 0.5,
         "next: else": 1.0,
-        "next: interval, per cent": pytest.approx(1.2),
     }
 
 
