@@ -2,13 +2,15 @@
 
     python bench/corpus.py
     python bench/corpus.py --against allclose,sanitizer --device auto
-    python bench/corpus.py --kind tail,race --family softmax
+    python bench/corpus.py --set 4,5 --kind tail,race
+    python bench/corpus.py --family softmax --family gemm
     python bench/corpus.py --json corpus.json --resume
 
 ``verify`` is this project's verification; ``--against`` adds other judges: ``allclose``, three
 standard normal inputs with the tolerances of KernelBench, and ``sanitizer``, the four tools of
 compute-sanitizer, which needs a GPU. A kernel that does not compile on the device, or is not
-finished after ``--limit-s``, is not judged and counts for nothing.
+finished after ``--limit-s``, is not judged and counts for nothing. ``--resume`` judges what the
+file lacks, and keeps and counts all verdicts in it on kernels that the corpus still has.
 
 The kernels and their kinds are described in ``bench/corpus/README.md``. Exit code 1 if the share of
 wrong kernels found by ``verify`` is below ``--at-least``.
@@ -35,7 +37,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
 from corpus_judges import SANITIZER, Judges
-from entries import CorpusError, Entry, kinds, read_corpus
+from entries import CorpusError, Entry, kinds, read_corpus, sets
 
 from pytest_gpuenergy.emulator import DEFAULT_PROFILE, EmulatedDevice, HostRunner
 from pytest_gpuenergy.opening import open_device
@@ -131,9 +133,10 @@ def _judged_here(judge: str, entry: Entry) -> Verdict:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """Return, for each judge, a table by kind, the totals, and the names of what was misjudged."""
+    """Return, for each judge, a table by kind and set, totals, and names of what was misjudged."""
     parts = []
     width = max(len(verdict.kind) for verdict in verdicts)
+    set_of = {family: name for name, families in sets().items() for family in families}
     for judge in JUDGES:
         own = [verdict for verdict in verdicts if verdict.judge == judge]
         if not own:
@@ -146,6 +149,10 @@ def table(verdicts: Sequence[Verdict]) -> str:
             _row(kind, [v for v in own if kind in (v.kind, "all")], width)
             for kind in [*sorted({verdict.kind for verdict in own}), "all"]
         ]
+        by_set: dict[str, list[Verdict]] = {name: [] for name in sets()}
+        for verdict in own:
+            by_set[set_of[verdict.name.partition("/")[0]]].append(verdict)
+        lines += [_row(f"set {name}", chosen, width) for name, chosen in by_set.items() if chosen]
         wrong, found, right, refused = counts(own)
         if wrong:
             lines.append(f"{found} of {wrong} wrong kernels found: {100 * found / wrong:.1f} %")
@@ -188,18 +195,21 @@ def chosen_entries(arguments: argparse.Namespace) -> list[Entry]:
     Raises:
         InputError: it names a kind or family that there is none of, or leaves nothing.
     """
-    wanted = [word for word in arguments.kind.split(",") if word]
-    if unknown := set(wanted) - {*kinds(), "base"}:
-        raise InputError(
-            f"There is no kind {', '.join(sorted(unknown))}: give some of {', '.join(kinds())}."
-        )
+    known = {"kind": {**kinds(), "base": ""}, "set": sets()}
+    for option, choices in known.items():
+        if unknown := set(getattr(arguments, option)) - set(choices):
+            raise InputError(
+                f"There is no {option} {', '.join(sorted(unknown))}: "
+                f"give some of {', '.join(choices)}."
+            )
+    families = [*arguments.family, *(one for name in arguments.set for one in sets()[name])]
     try:
-        entries = read_corpus([word for word in arguments.family.split(",") if word])
+        entries = read_corpus(families)
     except CorpusError as error:
         raise InputError(str(error)) from None
     if arguments.every < 1:
         raise InputError(f"--every {arguments.every} takes no kernel: give 1 or more.")
-    entries = [one for one in entries if not wanted or one.kind in wanted]
+    entries = [one for one in entries if not arguments.kind or one.kind in arguments.kind]
     entries = [one for one in entries if arguments.only in one.name][:: arguments.every]
     if not entries:
         raise InputError("No kernel of the corpus is left by these options.")
@@ -226,7 +236,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         GpuEnergyError: the options or the device do not allow it.
     """
-    judges = ["verify", *(word for word in arguments.against.split(",") if word)]
+    judges = ["verify", *arguments.against]
     if unknown := set(judges) - set(JUDGES):
         raise InputError(f"--against {', '.join(unknown)}: give allclose, sanitizer or both.")
     emulated = arguments.device == "emulated"
@@ -238,9 +248,10 @@ def run(arguments: argparse.Namespace) -> int:
     verdicts: list[Verdict] = []
     written_s = time.monotonic()
     if arguments.resume and arguments.json.exists():
-        current = {(entry.name, digest_of(entry)) for entry in entries}
+        current = {(entry.name, digest_of(entry)) for entry in read_corpus()}
         verdicts = [v for v in read_verdicts(arguments.json) if (v.name, v.digest) in current]
     known = {(verdict.judge, verdict.name) for verdict in verdicts}
+    kept = len(verdicts)
     work = [(j, e) for j in judges for e in entries if (j, e.name) not in known]
     cores = len(os.sched_getaffinity(0))
     jobs = arguments.jobs or (cores if emulated else min(cores, MOST_ON_A_CARD))
@@ -261,7 +272,7 @@ def run(arguments: argparse.Namespace) -> int:
         ):
             verdicts.append(verdict)
             if sys.stderr.isatty():
-                total = len(work) + len(known)
+                total = len(work) + kept
                 print(f"\r{len(verdicts)} of {total}", end="", file=sys.stderr, flush=True)
             if arguments.json is not None and time.monotonic() - written_s > WRITES_EVERY_S:
                 _write(arguments.json, verdicts, arguments.seed)
@@ -275,6 +286,10 @@ def run(arguments: argparse.Namespace) -> int:
     return int(bool(wrong) and 100 * found / wrong < arguments.at_least)
 
 
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
 def _write(path: Path, verdicts: Sequence[Verdict], seed: int) -> None:
     told = {"seed": seed, "verdicts": [asdict(verdict) for verdict in verdicts]}
     write_atomically(path, json.dumps(told, indent=1) + "\n")
@@ -286,9 +301,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--device", choices=("emulated", "auto"), default="emulated", help="%(default)s"
     )
-    parser.add_argument("--against", default="", help="other judges: allclose,sanitizer")
-    parser.add_argument("--kind", default="", metavar="LIST", help="kinds of faults")
-    parser.add_argument("--family", default="", metavar="LIST", help="computations")
+    for option, what in {
+        "--against": "other judges: allclose,sanitizer",
+        "--kind": "kinds of faults",
+        "--family": "computations",
+        "--set": "sets of families",
+    }.items():
+        parser.add_argument(
+            option, action="extend", type=_words, default=[], metavar="LIST", help=what
+        )
     parser.add_argument("--only", default="", metavar="TEXT", help="kernels whose names contain it")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth kernel")
     parser.add_argument("--seed", type=int, default=20, help="of the last inputs (%(default)s)")

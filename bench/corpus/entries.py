@@ -118,6 +118,11 @@ def kinds() -> dict[str, str]:
     return tomllib.loads((FOLDER / "kinds.toml").read_text())
 
 
+def sets() -> dict[str, list[str]]:
+    """Return the families of each set, in the order in which the sets were written."""
+    return tomllib.loads((FOLDER / "sets.toml").read_text())
+
+
 def read_corpus(families: Sequence[str] = ()) -> list[Entry]:
     """Return the kernels of some families, or of all.
 

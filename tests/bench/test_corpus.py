@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from corpus import Verdict, digest_of
 from corpus_judges import Judges
-from entries import FOLDER, Entry, kinds, read_corpus
+from entries import FOLDER, Entry, kinds, read_corpus, sets
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 
@@ -31,6 +31,10 @@ def test_all_kernels_are_different_and_have_a_sentence():
 
 def test_each_kind_has_a_wrong_kernel():
     assert {entry.kind for entry in ENTRIES if not entry.right} == set(kinds())
+
+
+def test_each_family_is_in_one_set():
+    assert sorted(name for names in sets().values() for name in names) == sorted(FAMILIES)
 
 
 def test_launches_take_what_is_declared():
@@ -104,6 +108,7 @@ def test_recall_and_false_alarms_leave_out_what_was_not_judged():
     assert "1 of 2 wrong kernels found: 50.0 %" in told
     assert "1 of 2 right kernels refused: 50.0 %" in told
     assert "0 of 1 wrong kernels found: 0.0 %" in told
+    assert re.search(r"^set 1 +2 +1 +2 +1 +1$", told, re.MULTILINE)
     assert "  softmax/no-barrier-in-sum (missing-barrier): because" in told
     assert "  softmax/online (online-rescale): because" in told
 
@@ -112,11 +117,14 @@ def test_verdicts_on_what_has_not_changed_are_kept(tmp_path, capsys, monkeypatch
     for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):  # which the command sets for itself
         monkeypatch.setenv(variable, str(tmp_path))
     path = tmp_path / "corpus.json"
-    known = [asdict(verdict("softmax/base", "refused"))]
+    names = ("softmax/base", "gemm/base", "axis_angle/base")
+    known = [asdict(verdict(name, "refused")) for name in names]
     path.write_text(json.dumps({"seed": 0, "verdicts": known}))
-    words = ["--family", "softmax", "--only", "softmax/base", "--json", str(path), "--resume"]
+    families = ["--family", "softmax", "--family", "gemm"]
+    words = [*families, "--only", "/base", "--json", str(path), "--resume"]
     assert corpus.main(words) == 0
-    assert "1 of 1 right kernels refused: 100.0 %" in capsys.readouterr().out
+    assert "3 of 3 right kernels refused: 100.0 %" in capsys.readouterr().out
+    assert json.loads(path.read_text())["verdicts"] == known
 
 
 def test_a_kernel_that_has_changed_is_another_one():
@@ -129,6 +137,7 @@ def test_a_kernel_that_has_changed_is_another_one():
     ("words", "sentence"),
     [
         (["--kind", "tails"], "There is no kind tails: give some of tail, *"),
+        (["--set", "4", "--set", "99"], "There is no set 99: give some of 1, 2, *"),
         (["--family", "soft"], "The corpus has no family soft: give one of adam, *"),
         (["--only", "no-such-name"], "No kernel of the corpus is left by these options."),
         (["--against", "guess"], "--against guess: give allclose, sanitizer or both."),
