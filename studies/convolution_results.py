@@ -49,6 +49,7 @@ GROUPS = {
     "odd channels": ("odd",),
     "few channels": ("few",),
     "fresh": ("fresh",),
+    "unseen": ("unseen",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""

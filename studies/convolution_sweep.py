@@ -49,7 +49,7 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
-_FRESH, _FRESH_SEED = 12, 4711
+_FRESH, _FRESH_SEED, _UNSEEN_SEED = 12, 4711, 1129
 _FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
 _FRESH_ELEMENTS = 1 << 26
 """The most elements of an input or an output of a fresh layer."""
@@ -135,13 +135,13 @@ def kindred_layers() -> list[Conv2d]:
     return layers
 
 
-def fresh_layers() -> list[Conv2d]:
+def fresh_layers(name: str = "fresh", seed: int = _FRESH_SEED) -> list[Conv2d]:
     """Return twelve convolutions of any geometry, drawn once all others had been looked at.
 
     They have windows that are not square, more padding than half a window, strides up to 3,
     dilation up to 4, groups, up to 32 images, and any number of channels.
     """
-    drawn, layers = random.Random(_FRESH_SEED), []
+    drawn, layers = random.Random(seed), []
     while len(layers) < _FRESH:
         window = drawn.choice(_FRESH_WINDOWS)
         dilation = drawn.choice((1, 1, 1, 2, 3, 4)) if max(window) > 1 else 1
@@ -153,7 +153,7 @@ def fresh_layers() -> list[Conv2d]:
         sizes = (drawn.choice((1, 1, 1, 2, 5, 16, 32)), height, width, *channels, *window)
         with suppress(InputError):  # the window may be larger than the input
             more = (drawn.choice((1, 1, 1, 2, 3)), padding, dilation, groups)
-            conv = Conv2d.of(f"fresh{len(layers) + 1:02}", *sizes, *more)
+            conv = Conv2d.of(f"{name}{len(layers) + 1:02}", *sizes, *more)
             s = conv.shape
             most = s.N * max(s.CI * s.H * s.W, s.CO * s.OH * s.OW)
             if 2e8 < conv.flops < 2e10 and most < _FRESH_ELEMENTS:
@@ -169,6 +169,7 @@ def swept_layers() -> list[Conv2d]:
         *drawn_layers(),
         *kindred_layers(),
         *fresh_layers(),
+        *fresh_layers("unseen", _UNSEEN_SEED),
         *GROUPED,
         *REST,
     ):
