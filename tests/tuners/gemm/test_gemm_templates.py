@@ -715,7 +715,7 @@ FAULTS = {
     "wgmma-stage-free-early": (WHOLE, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
     "wgmma-part-not-added": (
         *(replace(WGMMA, stages=3, split=2), HALF),
-        [("other < SPLIT; ++other) {\n    int from", "other < SPLIT - 1; ++other) {\n    int from")],
+        [("other < SPLIT; ++other", "other < SPLIT - 1; ++other")],
     ),
     "wgmma-parts-not-waited-for": (
         *(replace(WGMMA, stages=3, split=2), HALF),
