@@ -80,6 +80,8 @@ TILES = 8
 
 _PIECE_BYTES = 16
 """The widest copy, a multiple of which the rows of an aligned operand are apart."""
+CORES = "simt"
+"""The family of costs of `SimtParameters`, the template for CUDA cores."""
 HOPPER_FAMILIES = ("hopper", "hopper_tf32")
 """The families of costs of `WgmmaParameters` and `WgmmaTf32Parameters`."""
 
@@ -301,9 +303,6 @@ def _offered(trial: Trial) -> bool:
         return False
     if not isinstance(tiling, SimtParameters):
         return True
-    turned = trial.gemm.b_transposed or tiling.transposes(trial.gemm)
-    if tiling.spread and (tiling.turned or not turned or _is_unaligned(trial.gemm)):
-        return False
     rows = trial.gemm.layout == "nn" and not tiling.transpose_a
     return 256 <= tiling.products <= 2048 and not (rows and tiling.thread_m > 8)
 
@@ -359,7 +358,7 @@ class Groups:
     together count does not depend on that.
     """
 
-    def __init__(self, trials: Sequence[Trial], evenness: float = 0.5) -> None:
+    def __init__(self, trials: Sequence[Trial], evenness: float) -> None:
         places = {
             group: place for place, group in enumerate(dict.fromkeys(t.group for t in trials))
         }
@@ -418,6 +417,21 @@ FEW_ROWS_SHARE = 1.6
 """What products with few rows take by templates for many, relative to the estimate, where their
 matrices come from memory (docs/notes/decoding.md)."""
 EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
+    CORES: {
+        "product_share": (1.15, 0.05),
+        "loaded_bytes_per_cycle": (48, 0.4),
+        "loading_share": (0.1, 0.7),
+        "latency_cycles": (700, 0.5),
+        "first_cycles": (1000, 0.5),
+        "launch_cycles": (10_000, 0.4),
+        "parts_bytes_per_cycle": (16, 0.5),
+        "sharing_share": (1.0, 0.1),
+        "start_cycles": (1000, 0.7),
+        "copy_instructions": (3, 0.5),
+        "turning_instructions": (12, 0.7),
+        "narrow_instructions": (4, 0.7),
+        "barrier_cycles": (700, 0.5),
+    },
     "mma": {
         **_ALL,
         "busy_warps": (12, 0.3),
@@ -455,33 +469,43 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
 logarithms: the constants with which earlier versions estimated, and rough physics."""
 
 
-def fit_costs(trials: Sequence[Trial], rounds: int = 12) -> dict[str, Costs]:
+def fit_costs(
+    trials: Sequence[Trial], families: Sequence[str], evenness: float, rounds: int = 12
+) -> dict[str, Costs]:
     """Fit the costs to times by Levenberg's and Marquardt's method, in logarithms.
 
-    All families are fitted at once, since a product's choice is among all of them. Energies are
-    left out: trials are over before the power limit takes effect.
+    All families that compute in the same modes are fitted at once, since a product's choice is
+    among all of them. Energies are left out: trials are over before the power limit takes effect.
+
+    Args:
+        trials: the trials of these families.
+        families: the families of templates.
+        evenness: how evenly products count, see `Groups`.
+        rounds: the most steps of the method.
     """
-    names = [(family, name) for family, known in EXPECTED.items() for name in known]
+    if not trials:
+        return {family: Costs(**_priors(family)) for family in families}
+    names = [(family, name) for family in families for name in EXPECTED[family]]
     expected = np.log([EXPECTED[family][name][0] for family, name in names])
     sds = np.array([EXPECTED[family][name][1] for family, name in names])
 
     def of_families(values: Numbers) -> dict[str, Costs]:
-        found: dict[str, dict[str, float]] = {family: {} for family in EXPECTED}
+        found: dict[str, dict[str, float]] = {family: {} for family in families}
         for (family, name), value in zip(names, np.exp(values).tolist(), strict=True):
             found[family][name] = float(f"{value:.6g}")
         return {family: Costs(**named) for family, named in found.items()}
 
-    groups = Groups(trials)
+    groups = Groups(trials, evenness)
     before = of_families(expected)
     priors = [t.tiling.cycles(t.gemm, HOPPER, before[t.family]) for t in trials]
     kept = groups.weighted(np.log(priors))
     kept = kept > 0.05 * kept.max()
     trials = [trial for trial, keep in zip(trials, kept, strict=True) if keep]
-    groups = Groups(trials)
+    groups = Groups(trials, evenness)
     everywhere = np.arange(len(trials))
     places = {
         family: np.array([at for at in everywhere if trials[at].family == family], dtype=int)
-        for family in EXPECTED
+        for family in families
     }
 
     def misses(values: Numbers, at: npt.NDArray[np.intp] = everywhere) -> Numbers:
@@ -569,20 +593,20 @@ def fit_energies(steady: Sequence[Steady], family: str, costs: Costs) -> Costs:
     return structs.replace(costs, energy_shares=shares_by_mode, loaded_energy_cycles=loaded)
 
 
-DEPTH, COUNT, RATE, SHRINKAGE = 3, 100, 0.1, 5.0
+DEPTH, COUNT, RATE, SHRINKAGE = 3, 200, 0.1, 5.0
 """The depth and number of the trees, the share of each that is added, and the weight of a leaf's
 value 0."""
-EVENNESS = 0.75
-"""How evenly products count, see `Groups`: ten searches have more trials than all other products,
-which are those that nobody tuned for."""
+EVENNESS, EVENNESS_OF_CORES = 0.5, 0.75
+"""How evenly products count, see `Groups`: ten searches on CUDA cores have more trials than all
+other products, which are those that nobody tuned for."""
 LARGEST = 0.3
 """A larger deviation from the estimate is learned as this."""
 
 
-def fit_trees(trials: Sequence[Trial]) -> Trees:
-    """Fit trees to what the estimate misses, each to what those before it leave."""
-    groups = Groups(trials, EVENNESS)
-    estimated = [trial.tiling.cycles(trial.gemm, HOPPER) for trial in trials]
+def fit_trees(trials: Sequence[Trial], costs: Costs) -> Trees:
+    """Fit trees to what the estimate by these costs misses, each to what those before it leave."""
+    groups = Groups(trials, EVENNESS_OF_CORES)
+    estimated = [trial.tiling.cycles(trial.gemm, HOPPER, costs) for trial in trials]
     rows = [
         trial.tiling.traits(trial.gemm, HOPPER, cycles)
         for trial, cycles in zip(trials, estimated, strict=True)
@@ -650,15 +674,17 @@ def fit(trials: Sequence[Trial], steady: Sequence[Steady] = ()) -> FittedCosts:
     of = defaultdict(list)
     for trial in trials:
         of[trial.family].append(trial)
-    tensor = [trial for family in EXPECTED for trial in of[family]]
-    costs = fit_costs(tensor) if tensor else {f: Costs(**_priors(f)) for f in EXPECTED}
+    others = [family for family in EXPECTED if family != CORES]
+    tensor = [trial for family in others for trial in of[family]]
+    costs = fit_costs(tensor, others, EVENNESS)
+    costs |= fit_costs(of[CORES], [CORES], EVENNESS_OF_CORES)
     for family in HOPPER_FAMILIES:
         costs[family] = fit_energies(steady, family, costs[family])
     # Trials with few rows found their matrices in the L2, where this cannot be seen.
     for family in ("mma", *HOPPER_FAMILIES):
         costs[family] = structs.replace(costs[family], few_rows_share=FEW_ROWS_SHARE)
-    costs["simt"] = Costs()
-    return FittedCosts(costs, {"simt": fit_trees(of["simt"])} if of["simt"] else {})
+    trees = {CORES: fit_trees(of[CORES], costs[CORES])} if of[CORES] else {}
+    return FittedCosts(costs, trees)
 
 
 def _priors(family: str) -> dict[str, float]:
@@ -852,7 +878,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(replayed(trials, steady, arguments.replay))
         return
     before = Costs(stored_bytes_per_cycle=1e12)  # as earlier versions estimated
-    constants = FittedCosts(dict.fromkeys(("simt", *EXPECTED), before), {})
+    constants = FittedCosts(dict.fromkeys(EXPECTED, before), {})
     named = {
         "as before": [*choices(trials, constants), *steady_choices(steady, constants)],
         "fitted to other sizes": held_out(trials, steady, arguments.folds),

@@ -199,20 +199,6 @@ __device__ __forceinline__ void store_all(const Outputs& outputs, const Tile& ti
   for (int j = 0; j < TILE_C / 8; ++j) store_eight(outputs, tile, j, bias, &sums.of[4 * j]);
 }
 #else
-__device__ __forceinline__ float4 read_from(const float4* place, int rank) {
-  float4 four;
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-      "}"
-      : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
-      : "r"(shared_address(place)), "r"(rank)
-      : "memory");
-  return four;
-}
-
 // Add the sums of all blocks of the cluster, each for its part of the channels, and store them.
 __device__ __forceinline__ void store_shared(const Outputs& outputs, const Tile& tile,
                                              const Element* bias, const Sums& sums, float4* memory,

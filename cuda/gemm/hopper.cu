@@ -5,7 +5,9 @@
 //   CONSUMERS          warpgroups that multiply; one more copies
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
-//   CLUSTERED          whether clusters have several blocks, which copy for one another
+//   CLUSTERED          whether clusters have several blocks
+//   SPLIT              blocks of a cluster that divide the steps of each tile, or 1: then all blocks of a cluster
+//                      copy for one another
 
 #include <cuda.h>
 
@@ -42,9 +44,18 @@ __device__ __forceinline__ Work work_from(int tile, int block) {
   return DIVIDED_STEPS ? divided_work(first_step(block), block) : Work{};
 }
 
-__device__ __forceinline__ Work first_work(int block) { return work_from(block, block); }
+// The block of a cluster, of those that divide the steps of a tile.
+__device__ __forceinline__ int own_part() { return blockIdx.x % SPLIT; }
+
+__device__ __forceinline__ Work first_work(int block) {
+#if SPLIT > 1
+  return {block, STEPS * own_part() / SPLIT, STEPS * (own_part() + 1) / SPLIT};
+#endif
+  return work_from(block, block);
+}
 
 __device__ __forceinline__ Work next_work(const Work& work, int block) {
+  if (SPLIT > 1) return {};
   if (work.tile < WHOLE_TILES) return work_from(work.tile + BLOCKS, block);
   return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
@@ -63,6 +74,15 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
   int m = rank % CLUSTER_M, n = rank / CLUSTER_M;
   return number < CLUSTER_N ? m + number * CLUSTER_M
                             : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
+}
+
+// Tell one of the SHARERS of a block that it has read a stage.
+__device__ __forceinline__ void empty_for(Barrier& empty, int rank, int number) {
+#if SPLIT > 1
+  arrive(empty);  // a block copies for itself alone
+#else
+  arrive_at(empty, sharer_of(rank, number));
+#endif
 }
 
 // Copy the box of `map` whose first element is at (x, y) of matrix z, x being the inner dimension, to the

@@ -191,6 +191,11 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
 #endif
 }
 
+// Whether this block stores what a thread has in a box: blocks that divide a tile's steps store parts of it.
+__device__ __forceinline__ bool stored_here(int piece, int n) {
+  return (piece * (TILE_N / C_LINE) + n / C_LINE) % SPLIT == own_part();
+}
+
 #if !BOXED_C || ROWS_STORED
 // Write a box to C, of which `rows` and `columns` exist, or ALL: neighbouring lanes write
 // neighbouring elements.
@@ -240,6 +245,7 @@ __device__ __forceinline__ void store(
     int line = m + i * 64 + threadIdx.x / 32 % 4 * 16;
 #pragma unroll
     for (int n = 0; n < TILE_N; n += C_LINE) {
+      if (!stored_here(i, n)) continue;
       Result* box = boxes + stored++ % C_BOXES * C_BOX;
 #if BOXED_C
       if (threadIdx.x % 32 == 0) {
@@ -272,6 +278,44 @@ __device__ __forceinline__ void store(
   }
 }
 
+#if SPLIT > 1
+static_assert(STAGES * (A_STAGE + B_STAGE) * sizeof(Element) >= TILE_M * TILE_N * sizeof(float),
+              "sums must fit where stages were");
+
+// Add the sums of the other blocks to those that this one stores, all of which are left where stages were.
+__device__ __forceinline__ void add_parts(Sums& sums, float4* memory) {
+  constexpr int ALL = 128 * CONSUMERS;
+  auto place = [](int i, int j) { return (i * (TILE_N / 8) + j) * ALL + static_cast<int>(threadIdx.x); };
+  asm volatile("bar.sync 2, %0;" :: "n"(ALL) : "memory");  // all have read the last stages
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int j = 0; j < TILE_N / 8; ++j) {
+      const float* four = &sums.of[i][4 * j];
+      if (!stored_here(i, 8 * j)) memory[place(i, j)] = make_float4(four[0], four[1], four[2], four[3]);
+    }
+  }
+  meet();
+#pragma unroll
+  for (int other = 1; other < SPLIT; ++other) {
+    int from = (own_part() + other) % SPLIT;
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+      for (int j = 0; j < TILE_N / 8; ++j) {
+        if (!stored_here(i, 8 * j)) continue;
+        float4 part = read_from(memory + place(i, j), from);
+        float* four = &sums.of[i][4 * j];
+        four[0] += part.x;
+        four[1] += part.y;
+        four[2] += part.z;
+        four[3] += part.w;
+      }
+    }
+  }
+}
+#endif
+
 #if SHARED_TILES
 constexpr int SUM_THREADS = 128 * CONSUMERS;
 
@@ -298,7 +342,7 @@ __device__ Place place_of_part(int i) {
 // With one block to a multiprocessor, the compiler knows how many registers there are at launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
-    __cluster_dims__(CLUSTER, 1, 1)
+    __cluster_dims__(CLUSTER * SPLIT, 1, 1)
 #endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
 #if SCALES
@@ -335,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
   meet();
 
-  int block = blockIdx.x / CLUSTER, rank = own_rank(), warpgroup = own_warpgroup();
+  int block = blockIdx.x / (CLUSTER * SPLIT), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
 #if CONSUMERS > 1
@@ -381,19 +425,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       // What the next step needs is on its way meanwhile.
       Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
       finish<0>(part);
-      if (thread < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, thread));
+      if (thread < SHARERS) empty_for(empty[ring.stage], rank, thread);
       promote(sums, part, factors);
       factors = next;
 #else
       finish<1>(sums);
-      if (thread < SHARERS && step > work.begin) arrive_at(empty[before], sharer_of(rank, thread));
+      if (thread < SHARERS && step > work.begin) empty_for(empty[before], rank, thread);
       before = ring.stage;
 #endif
       ring.advance();
     }
 #if !PROMOTED
     finish<0>(sums);
-    if (thread < SHARERS) arrive_at(empty[before], sharer_of(rank, thread));
+    if (thread < SHARERS) empty_for(empty[before], rank, thread);
 #endif
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
@@ -401,6 +445,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       store_part(parts + part_of(block, rank, work.begin == 0), sums);
       continue;
     }
+#endif
+#if SPLIT > 1
+    add_parts(sums, reinterpret_cast<float4*>(a_stages));
 #endif
     Place place = place_of(work.tile, rank);
 #if ROWS_STORED

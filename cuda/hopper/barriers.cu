@@ -46,6 +46,23 @@ __device__ __forceinline__ void meet() {
   wait_for_cluster();
 }
 
+#if CLUSTERED
+// Read from the shared memory of a block of the cluster.
+__device__ __forceinline__ float4 read_from(const float4* place, int rank) {
+  float4 four;
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+      "}"
+      : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+      : "r"(shared_address(place)), "r"(rank)
+      : "memory");
+  return four;
+}
+#endif
+
 // ---- Barriers: a phase ends with the last arrival, and when all expected bytes are there.
 
 using Barrier = unsigned long long;

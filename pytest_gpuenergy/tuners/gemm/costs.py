@@ -63,6 +63,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         waiting_cycles: the cycles of a step in which a warpgroup that adds the sums of each step
             waits for its own products; others multiply meanwhile.
         copy_instructions: the instructions of an asynchronous copy to shared memory.
+        turning_instructions: those of a copy of four bytes that transposes.
+        narrow_instructions: those of a copy of less than 16 bytes, where rows are not aligned.
+        barrier_cycles: the cycles from the end of a step to the first products of the next, in
+            which only other blocks work.
         kept_instructions: those of a copy through registers.
         turns_share: the time of these three if warpgroups take turns, relative to others.
         energy_shares: the time for which the energy of a multiplication lasts at the power limit,
@@ -98,6 +102,9 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     copied_share: float = 0.0
     waiting_cycles: float = 0.0
     copy_instructions: float = 3.0
+    turning_instructions: float = 12.0
+    narrow_instructions: float = 4.0
+    barrier_cycles: float = 700.0
     kept_instructions: float = 3.0
     turns_share: float = 1.0
     energy_shares: dict[str, float] = {}

@@ -94,6 +94,7 @@ def product_cycles(
     beside = costs.first_cycles + step.last_cycles
     if along_m * along_n > 1:
         share *= costs.cluster_m_share if along_m > 1 else costs.cluster_n_share
+    if tiling.cluster_blocks > 1:
         beside += costs.cluster_cycles
     further = -(-tiling.tiles(gemm) // tiling.block_count(gemm)) - 1
     if shared and tiling.block_count(gemm) % tiling.tiles(gemm):
@@ -108,7 +109,7 @@ def product_cycles(
     if shared:
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
         total += costs.launch_cycles + parts / costs.parts_bytes_per_cycle
-    every = tiling.tiles(gemm) * tiling.steps(gemm) * tiling.cluster_blocks
+    every = tiling.tiles(gemm) * tiling.steps(gemm) * along_m * along_n
     limited = step.energy_cycles * every / card.multiprocessors
     bounds = [limited]
     if gemm.most_rows <= FEW_ROWS:

@@ -191,6 +191,15 @@ class HopperTiling(Tiling):
         """Raise an `InputError` if warpgroups do not fill the tile."""
 
     @property
+    def parts(self) -> int:
+        """The blocks of a cluster that divide the steps of each tile."""
+        return 1
+
+    @property
+    def cluster_blocks(self) -> int:
+        return super().cluster_blocks * self.parts
+
+    @property
     def copies_operands(self) -> bool:
         """Whether warps copy A and B, instead of the tensor memory accelerator."""
         return False
@@ -292,6 +301,8 @@ class HopperTiling(Tiling):
 
     def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block that has the most."""
+        if self.parts > 1:
+            return math.ceil(self.steps(gemm) / self.parts)
         if not self.whole_tiles:
             return super().max_steps(gemm)
         return math.ceil(self.tiles(gemm) / self.block_count(gemm)) * self.steps(gemm)
@@ -351,6 +362,7 @@ class HopperTiling(Tiling):
         gemm = copies.product
         stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
         storing = stored / costs.stored_bytes_per_cycle
+        of_parts = 4 * self.tile_m * self.tile_n * (self.parts - 1) / self.parts
         loaded = self.loaded_bytes(gemm)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -358,7 +370,7 @@ class HopperTiling(Tiling):
             warps=_ENOUGH_WARPS,
             loaded_bytes=round(loaded * (1 + costs.far_share * _far(gemm))),
             preparing_cycles=self.preparing_cycles(gemm, costs),
-            last_cycles=storing,
+            last_cycles=storing / self.parts + of_parts / costs.parts_bytes_per_cycle,
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
@@ -375,6 +387,7 @@ class HopperTiling(Tiling):
         _, others, consumers = self.register_counts
         constants: dict[str, Constant] = {
             "CLUSTERED": self.cluster_blocks > 1,
+            "SPLIT": f"{self.parts}",
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",

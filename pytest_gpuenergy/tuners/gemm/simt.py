@@ -41,6 +41,8 @@ _MAX_ROWS = 8
 """The most rows of a thread that reads A by rows: it holds four elements of each."""
 _LEAST_TURNED = 192
 """Half the sides of a square C from which on copying operands may pay."""
+_LEAST_SPREAD = 16
+"""The least columns of a slice's step between whose multiplications copies are spread."""
 _LEAST_TURNED_TILE = 64
 """The least side of the tiles that are then tried: such products are large."""
 _COPYING_FAMILY = "hopper"
@@ -60,30 +62,15 @@ _READ_CYCLES = 2
 """The cycles in which shared memory serves a load of 16 bytes by each lane of a warp, if at least
 four lanes read the same (see ``Thread`` in the text)."""
 _BANKS = SHARED_BYTES_PER_CYCLE // 4
-_COPY_INSTRUCTIONS, _STEP_INSTRUCTIONS = 3, 50
-"""The approximate instructions of a copy to shared memory, and of the rest of a step."""
-_TURNED_INSTRUCTIONS, _NARROW_INSTRUCTIONS = 12, 4
-"""The issue slots that a copy of four bytes takes which transposes, and one of less than 16 bytes
-where rows are not aligned. With them, the first choices at sizes left out are the best of those
-tried: on an H200, 4096 x 4096 x 4096 in ``tn`` reaches 43 TFLOP/s where all is transposed on its
-way to shared memory, and 49 where a launch transposes it before."""
-# Fitted to the times of the records of 24 products on an H200 of 2026-11-23.
-_PRODUCT_CYCLES = 1.15
-"""The cycles between the multiplications that a scheduler issues."""
+_STEP_INSTRUCTIONS = 50
+"""The approximate instructions of a step besides its multiplications, reads and copies."""
 _TRANSPOSED_SHARE = 0.87
-"""The share of these cycles that remains if threads read columns of A, a scheduler issues a
-multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the banks of
-registers (see ``studies/register_banks.py``)."""
+"""The share of a multiplication's cycles that remains if threads read columns of A, a scheduler
+issues a multiplication in each cycle, and a thread has more than 4 x 4 sums. The reason is the
+banks of registers (see ``studies/register_banks.py``)."""
 _LINE_CYCLES = 0.4
 """The cycles for each row whose elements a warp copies to transpose them, measured with pairs of
 kernels on an H100 (see ``docs/notes/products.md``)."""
-_SPREAD_SHARE = 0.945
-"""The time of a kernel that transposes operands on their way to shared memory if its copies are
-spread, relative to others: the mean of 14 products with aligned rows on an H200."""
-_BARRIER_CYCLES = 700
-"""The cycles from the end of a step to the first products of the next, when only other blocks
-work. With them, large products in ``nt`` get two blocks of 128 x 128 for each multiprocessor, which
-reach 53 TFLOP/s on H100s and H200s, where one of 128 x 256 reaches 50 to 51."""
 _TILE_CYCLES = 1000
 """The cycles to begin a tile and to store its sums, besides the wait for the first step."""
 # Fitted to the energies of kernels under steady load on H100s and H200s in bench/results, and to a
@@ -106,7 +93,8 @@ TRAITS = (
     *("steps", "tiles_of_block", "parts_of_cycles", "copied_of_product", "products", "registers"),
     *("tile_m", "tile_n", "tile_k", "thread_m", "thread_n", "slices", "sums_of_thread", "depth"),
     *("slices_sums_of_cycles", "stored_transposed", "transposes", "transpose_a"),
-    *("transposes_b", "narrow_of_product", "turned"),
+    *("transposes_b", "narrow_of_product", "turned", "spread", "turned_pieces"),
+    *("turned_of_product", "filled", "divided"),
 )
 """The names of `SimtParameters.traits`, in this order."""
 
@@ -126,8 +114,8 @@ class SimtParameters(Tiling):
         turned: whether operands are copied by a launch before that of the product, which then
             computes the layout ``nt``: those whose rows lie along K are transposed, and those
             whose rows are not a multiple of 16 bytes apart are aligned. Copies have whole tiles.
-        spread: whether copies to shared memory are spread between the multiplications of a step,
-            which pays where they are of four bytes because they transpose.
+        spread: whether copies to shared memory are spread between the multiplications of a step
+            (see `worth_spreading`).
     """
 
     template: ClassVar[str] = "simt"
@@ -177,7 +165,7 @@ class SimtParameters(Tiling):
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[SimtParameters]:
         asynchronous = card.capability >= FIRST_ASYNCHRONOUS
-        worth_turning, aligned = _worth_turning(gemm), not _unaligned(gemm)
+        worth_turning = _worth_turning(gemm)
         for tile_m, tile_n, thread, slices, tile_k, stages in itertools.product(
             _TILES, _TILES, _THREAD_TILES, _SLICES, _DEPTHS, _STAGES
         ):
@@ -198,16 +186,15 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
+            tried = []
             if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
-                spread = aligned and gemm.b_transposed
-                yield from replace(base, spread=spread).divided(gemm, card)
-            large = min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1
-            if large and worth_turning:
-                yield from replace(base, turned=True).divided(gemm, card)
+                tried.append(base)
+            if worth_turning and min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1:
+                tried.append(replace(base, turned=True))
             if gemm.layout != "nt":
-                for along in base.worth_copying:
-                    one = replace(base, transpose_a=along, spread=aligned)
-                    yield from one.divided(gemm, card)
+                tried += (replace(base, transpose_a=along) for along in base.worth_copying)
+            for one in tried:
+                yield from replace(one, spread=one.worth_spreading(gemm)).divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -228,6 +215,21 @@ class SimtParameters(Tiling):
         least, *more = _ALONG
         longer = [along for along in more if self._copies_whole(along)] if self.thread_n % 3 else []
         return (least, *longer[-1:])
+
+    def worth_spreading(self, gemm: Gemm) -> bool:
+        """Return whether copies that are spread would make the kernel faster.
+
+        On H200s, kernels of two draws of products took 5 % less time in the mean where aligned
+        operands are transposed on their way to shared memory. Where they are not, they took 3 %
+        less with steps of at least 16 columns in a slice, and up to 20 % more with shorter ones:
+        these have as many parts, of fewer multiplications. Copies of less than 16 bytes, and
+        threads with 12 columns, mostly lost.
+        """
+        computed = self.computed(gemm)
+        if _unaligned(computed):
+            return False
+        deep = self.tile_k // self.slices >= _LEAST_SPREAD and self.thread_n % 3 > 0
+        return deep or self.transposes(computed) or computed.b_transposed
 
     def computed(self, gemm: Gemm) -> Gemm:
         """Return the product of the operands' copies, if there are any."""
@@ -286,8 +288,20 @@ class SimtParameters(Tiling):
         turned = (self.transposes(gemm), gemm.b_transposed)
         along = self.transpose_a or _ALONG[0]
         by_columns = bool(gemm.a_transposed or self.transpose_a)
-        step = _step(tile, thread, self.slices, turned, by_columns, along, card.cores)
-        more = self._narrow_pieces(gemm) / self.threads * _NARROW_INSTRUCTIONS
+        step = _step(
+            tile,
+            thread,
+            self.slices,
+            turned,
+            by_columns,
+            along,
+            card.cores,
+            costs.product_share,
+            costs.copy_instructions,
+            costs.turning_instructions,
+            costs.barrier_cycles,
+        )
+        more = self._narrow_pieces(gemm) / self.threads * costs.narrow_instructions
         if more:
             per_scheduler = self.threads / WARP_LANES / SCHEDULERS
             step = replace(
@@ -295,8 +309,7 @@ class SimtParameters(Tiling):
                 busy_cycles=step.busy_cycles + more * per_scheduler,
                 alone_cycles=step.alone_cycles + more * max(math.ceil(per_scheduler), _ALONE),
             )
-        share = _SPREAD_SHARE if self.spread else 1.0
-        return share * product_cycles(gemm, self, card, step, costs) + copying
+        return product_cycles(gemm, self, card, step, costs) + copying
 
     def _narrow_pieces(self, gemm: Gemm) -> float:
         """Return how many more pieces a step copies than if all were of four elements.
@@ -320,6 +333,8 @@ class SimtParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         sums = self.tile_m * self.tile_n
         parts = blocks * sums / card.multiprocessors if self.shares_tiles(gemm) else 0.0
+        along_k = self.tile_m * self.transposes(gemm) + self.tile_n * gemm.b_transposed
+        turned_pieces = self.tile_k * along_k / self.threads
         return (
             *(resident, waves, last, together, warps, warps * together, self.stages),
             *(self.max_steps(gemm), self.tiles(gemm) / blocks, parts / cycles),
@@ -329,6 +344,8 @@ class SimtParameters(Tiling):
             *((self.slices - 1) * sums / cycles, gemm.a_transposed, self.transposes(gemm)),
             self.transpose_a if self.transposes(gemm) else 0,
             *(gemm.b_transposed, self._narrow_pieces(gemm) / products, self.turned),
+            *(self.spread, turned_pieces, turned_pieces / self.products),
+            *(gemm.products * gemm.M * gemm.N / (self.tiles(gemm) * sums), self.blocks > 0),
         )
 
     def _copies_whole(self, along: int) -> bool:
@@ -408,6 +425,10 @@ def _step(
     by_columns: bool,
     along: int,
     cores: int,
+    product_share: float,
+    copy_instructions: float,
+    turning_instructions: float,
+    barrier_cycles: float,
 ) -> BlockStep:
     """Return the work of a block in one step.
 
@@ -419,12 +440,16 @@ def _step(
         by_columns: whether threads read pieces of columns of A.
         along: the elements that are then copied along a row.
         cores: the cores of a multiprocessor.
+        product_share: the first of four `Costs`.
+        copy_instructions: the second one.
+        turning_instructions: the third one.
+        barrier_cycles: the last one.
     """
     (tile_m, tile_n, tile_k), (thread_m, thread_n) = tile, thread
     threads = (tile_m // thread_m) * (tile_n // thread_n) * slices
     products = thread_m * thread_n * tile_k // slices
     warps = threads // WARP_LANES
-    per_product = _PRODUCT_CYCLES * SCHEDULERS * WARP_LANES / cores
+    per_product = product_share * SCHEDULERS * WARP_LANES / cores
     read = (thread_m + thread_n) * (tile_k // slices)
     copied = tile_k * (tile_m + tile_n)
     kept = copied - tile_k * (tile_m * turned[0] + tile_n * turned[1])
@@ -432,7 +457,8 @@ def _step(
         per_product *= _TRANSPOSED_SHARE
     sides = tile_m * turned[0] + tile_n * turned[1]
     lines = tile_k * sides / along
-    copies = kept / _WIDEST * _COPY_INSTRUCTIONS + tile_k * sides * _TURNED_INSTRUCTIONS
+    copies = kept / _WIDEST * copy_instructions
+    copies += tile_k * sides * turning_instructions
     copies /= threads
     issued = per_product * products + read / _WIDEST + copies + _STEP_INSTRUCTIONS
     serving = warps * read / _WIDEST * _READ_CYCLES + 4 * copied / SHARED_BYTES_PER_CYCLE
@@ -445,7 +471,7 @@ def _step(
         loaded_bytes=4 * copied,
         alone_cycles=issued * max(math.ceil(warps / SCHEDULERS), _ALONE)
         + lines * _LINE_CYCLES
-        + _BARRIER_CYCLES,
+        + barrier_cycles,
         last_cycles=_TILE_CYCLES + sums / SHARED_BYTES_PER_CYCLE,
         energy_cycles=energy_pj / _PJ_PER_CYCLE,
         issuing_warps=warps,

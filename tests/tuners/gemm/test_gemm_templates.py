@@ -178,6 +178,14 @@ ODD = {
         replace(TF32, tile_n=128, stages=3, consumers=2, in_turn=True, cluster_m=2, blocks=3),
         Gemm("g", 72, 132, 100, "nt", "tf32"),
     ),
+    "wgmma-split": (
+        replace(WGMMA, tile_m=128, tile_n=128, stages=4, consumers=2, split=3),
+        Gemm("g", 130, 133, 200, "nt", "float16", ldc=136, bias=True, activation="gelu"),
+    ),
+    "wgmma_float8-split": (
+        replace(FLOAT8, stages=3, split=2),
+        Gemm("g", 66, 72, 700, "tn", "e4m3", scaling="block"),
+    ),
     "wgmma-linear": (
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
@@ -595,6 +603,13 @@ def test_every_step_of_every_tile_has_one_block(gemm, chosen):
     assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
 
 
+def test_each_block_that_divides_a_tile_has_a_step():
+    with pytest.raises(InputError, match="2 steps of a tile among 3 blocks: choose split up to 2"):
+        replace(WGMMA, stages=3, split=3).kernel(Gemm("g", 64, 64, 72, mode="bfloat16"))
+    with pytest.raises(InputError, match="only with blocks=0"):
+        replace(WGMMA, stages=3, split=2, blocks=3)
+
+
 @pytest.mark.parametrize("whole_tiles", [True, False])
 def test_blocks_have_whole_or_shared_tiles(whole_tiles):
     chosen = replace(WGMMA, blocks=2, whole_tiles=whole_tiles)
@@ -698,6 +713,14 @@ FAULTS = {
     "wgmma-fence": (WGMMA, HALF, [(FENCE, "")]),
     "wgmma-written": (WGMMA, HALF, [("written_for_async();", "")]),
     "wgmma-stage-free-early": (WHOLE, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
+    "wgmma-part-not-added": (
+        *(replace(WGMMA, stages=3, split=2), HALF),
+        [("other < SPLIT; ++other", "other < SPLIT - 1; ++other")],
+    ),
+    "wgmma-parts-not-waited-for": (
+        *(replace(WGMMA, stages=3, split=2), HALF),
+        [("  meet();\n#pragma unroll\n  for (int other", "#pragma unroll\n  for (int other")],
+    ),
     "wgmma-box-of-c-free-early": (
         *(WHOLE, HALF),
         [("wait_for_boxes<C_BOXES - 1>();", "wait_for_boxes<C_BOXES>();")],
