@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -25,8 +26,8 @@ SIZES = [
     pytest.param((1, 7, 7, 256, 4104, 1, 1, 1, 0), id="long-sums"),
     pytest.param((3, 19, 17, 30, 15, 2, 3, 1, 4, 3, 5), id="odd-dilation-3"),
 ]
-OFFERED = 4
-"""Parameters of each template that are tried of each convolution, spread over all."""
+OFFERED = 2
+"""Parameters of each template that are tried of each convolution, which draws them."""
 SHAPES = {
     "one": (1, 1, 1, 1, 1, 1, 1, 1, 0),
     "pixels": (2, 5, 7, 48, 3, 1, 1, 1, 0),
@@ -58,13 +59,15 @@ def gpu() -> Iterator[Device]:
 @pytest.mark.parametrize("sizes", SIZES)
 def test_offered_parameters_are_right(gpu, sizes, mode, layout):
     conv = Conv2d.of("c", *sizes, mode=mode, layout=layout, bias=True, relu=True)
+    draw = random.Random(repr(conv))
     chosen = [
         one
         for kind in TEMPLATES.values()
         if kind.computes(conv) and kind.suits(card_resources(gpu))
         for offered in [list(kind.fitting(conv, card_resources(gpu)))]
-        for one in offered[:: max(1, len(offered) // OFFERED)]
+        for one in draw.sample(offered, min(OFFERED, len(offered)))
     ]
+    assert chosen
     gpu.prepare([one.kernel(conv) for one in chosen])
     for one in chosen:
         verified = verify_on_device(gpu, one.kernel(conv), conv)
