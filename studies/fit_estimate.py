@@ -829,7 +829,7 @@ def tables(named: Mapping[str, Sequence[Choice]]) -> str:
 
 
 def decile_table(every: Sequence[Choice]) -> str:
-    """Return deciles of the regret in time in %, by mode, where three kernels or more were timed."""
+    """Return deciles of the regret in time in %, by mode, of three timed kernels or more."""
     rows = []
     for mode in (*MODES, "all"):
         values = [
