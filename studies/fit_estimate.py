@@ -813,7 +813,9 @@ def tables(named: Mapping[str, Sequence[Choice]]) -> str:
         rows, header = [], ["mode", "products", "estimate"]
         for mode in (*MODES, "all"):
             for name, every in named.items():
-                chosen = [one for one in every if belongs(one) and mode in ("all", one.group[-1])]
+                chosen = [
+                    one for one in every if belongs(one) and mode in ("all", _mode_of(one.group))
+                ]
                 if not chosen:
                     continue
                 cells = []
@@ -824,6 +826,26 @@ def tables(named: Mapping[str, Sequence[Choice]]) -> str:
                 header = [*header[:3], *chosen[0].regrets]
         found.append(f"{kind}:\n\n{markdown_table(header, rows)}")
     return "\n\n".join(found)
+
+
+def decile_table(every: Sequence[Choice]) -> str:
+    """Return deciles of the regret in time in %, by mode, of three timed kernels or more."""
+    rows = []
+    for mode in (*MODES, "all"):
+        values = [
+            100 * one.regrets["time"]
+            for one in every
+            if "time" in one.regrets and one.kernels >= 3 and mode in ("all", _mode_of(one.group))
+        ]
+        if values:
+            deciles = np.quantile(values, np.arange(1, 10) / 10)
+            rows.append([mode, str(len(values)), *(f"{value:.1f}" for value in deciles)])
+    return markdown_table(["mode", "products", *(f"{10 * n} %" for n in range(1, 10))], rows)
+
+
+def _mode_of(group: tuple[object, ...]) -> str:
+    """Return the mode in a `Trial.group`."""
+    return next(str(part) for part in group if part in MODES)
 
 
 def replayed(trials: Sequence[Trial], steady: Sequence[Steady], first: int) -> str:
@@ -885,6 +907,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "as written, to all": [*choices(trials, fitted()), *steady_choices(steady, fitted())],
     }
     print(f"\nMedian and worst decile of the regret in %.\n\n{tables(named)}")
+    print(f"\nDeciles, fitted to other sizes:\n\n{decile_table(named['fitted to other sizes'])}")
     if arguments.json:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(named), indent=1))
 

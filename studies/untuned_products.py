@@ -2,22 +2,25 @@
 
     python studies/untuned_products.py --out untuned.jsonl [--products 40] [--curve] [--joules 8]
 
-Products are drawn with a seed: linear layers of models with several numbers of tokens, and random
-sizes of which half are odd, in four layouts. For each mode, the kernel that the estimate chooses
-is timed, a few others that it ranks high, and the first algorithms that cuBLASLt's heuristics offer
-(--screened), of which the fastest is kept. Kernels of all products are compiled side by side while
-others are timed.
+Products are drawn with a seed: linear layers of models with several numbers of tokens (--models
+says of which ones), and random sizes of which half are odd, in four layouts. In 8-bit modes only
+those in ``tn`` count whose rows are a multiple of 16 bytes apart, the only ones that cuBLASLt
+multiplies. --also adds others, in the words of ``gpuenergy gemm perf``.
 
-With --curve, products of 4096 x 4096 with K from 4080 to 4112 follow, 4096 and 4097 first.
+For each mode, the kernel that the estimate chooses is timed, a few others that it ranks high, and
+the first algorithms that cuBLASLt's heuristics offer (--screened), of which the fastest is kept.
+Kernels of all products are compiled side by side while others are timed.
+
+With --curve, products of 4096 x 4096 with K from 4080 to 4112 come last, 4096 and 4097 first.
 
 A time is that of replays of a CUDA graph back to back, after some that do not count: all kernels of
 a product are timed in turn, over half of `WINDOW_S`, and then in reverse order over the other half.
 With `3xtf32`, cuBLASLt's float32 is timed. Each kernel of ours is first compared with a product in
 float64. With --joules, the first choice and cuBLASLt are then measured longer for some products,
 with their energy between updates of the energy counter, after some load: the power limit takes
-effect with a delay, and lowers the clock of what runs then. --until ends these three parts after so
-many seconds. Each line of the result is a kernel. After an error that leaves the card unusable,
-exit code 3 says so.
+effect with a delay, and lowers the clock of what runs then. --until ends the products, the curve
+and the energies after so many seconds. Each line of the result is a kernel. After an error that
+leaves the card unusable, exit code 3 says so.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.devices import NvrtcCompilers, encoded_map
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import KernelFault, cache_dir
+from pytest_gpuenergy.support import KernelFault, UnavailableError, cache_dir
 from pytest_gpuenergy.tuners import (
     TEMPLATE_FORM,
     cublas_call,
@@ -50,7 +53,7 @@ from pytest_gpuenergy.tuners import (
     rank_kernels,
 )
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import LAYOUTS, Gemm, Mode
+from pytest_gpuenergy.workloads import FLOAT8_MODES, LAYOUTS, Gemm, Mode, measured_products
 
 HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 """The resources of an H100 SXM and an H200."""
@@ -70,25 +73,49 @@ LINEAR = {
 """Columns and depth of linear layers, and the tokens of an image, or 1."""
 TOKENS = (16, 64, 128, 200, 333, 512, 1000, 1024, 2048, 4096)
 IMAGES = (1, 3, 8, 16, 32)
+LATER_LINEAR = {
+    "phi3-mini": ([(9216, 3072), (3072, 3072), (16384, 3072), (3072, 8192)], 1),
+    "nemo-12b": ([(6144, 5120), (5120, 4096), (28672, 5120), (5120, 14336)], 1),
+    "gemma2-2b": ([(4096, 2304), (2304, 2048), (18432, 2304), (2304, 9216)], 1),
+    "deepseek-v2-lite": ([(3072, 2048), (576, 2048), (2816, 2048), (2048, 1408), (2048, 10944)], 1),
+    "siglip-so400m": ([(3456, 1152), (1152, 1152), (4304, 1152), (1152, 4304)], 729),
+    "dinov2-g": ([(4608, 1536), (1536, 1536), (8192, 1536), (1536, 4096)], 257),
+}
+LATER_TOKENS = (8, 24, 96, 160, 300, 450, 768, 1500, 3000)
+MODELS = {
+    "first": (LINEAR, TOKENS),
+    "all": ({**LINEAR, **LATER_LINEAR}, (*TOKENS, *LATER_TOKENS)),
+}
+"""What --models names: the layers, and the numbers of tokens."""
 MMA_RANKS = 40
 """The ranks within which the template `mma` is timed where others are chosen."""
+_ALIGNED = 16
+"""What the columns and the depth of an 8-bit product are a multiple of."""
 MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
 WINDOW_S, SHORT_S, WARM_S, GRAPH_S = 0.03, 0.006, 0.006, 0.004
 JOULES_S = 0.48
-TOLERANCE = {"float32": 1e-5, "3xtf32": 1e-5, "tf32": 1.5e-3, "float16": 1e-3, "bfloat16": 6e-3}
+TOLERANCE = {
+    "float32": 1e-5,
+    "3xtf32": 1e-5,
+    "tf32": 1.5e-3,
+    "float16": 1e-3,
+    "bfloat16": 6e-3,
+    **dict.fromkeys(FLOAT8_MODES, 1e-2),
+}
 """The largest error allowed, relative to the largest element of the result."""
 
 
-def drawn(count: int, seed: int) -> list[tuple[str, Gemm]]:
+def drawn(count: int, seed: int, models: str = "first") -> list[tuple[str, Gemm]]:
     """Return products with where they come from: three in five are layers of models."""
     chance, found = random.Random(seed), {}
+    linear, some_tokens = MODELS[models]
     while len(found) < count:
         if chance.random() < 0.6:
-            source = chance.choice(sorted(LINEAR))
-            layers, tokens = LINEAR[source]
+            source = chance.choice(sorted(linear))
+            layers, tokens = linear[source]
             n, k = chance.choice(layers)
-            m = tokens * chance.choice(IMAGES if tokens > 1 else TOKENS)
+            m = tokens * chance.choice(IMAGES if tokens > 1 else some_tokens)
             layout = "tn" if chance.random() < 0.5 else chance.choice(LAYOUTS)
         else:
             source = chance.choice(("odd", "any"))
@@ -118,7 +145,8 @@ def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        kind = (one.template, getattr(one, "turned", 0), getattr(one, "copying", 0))
+        divided = getattr(one, "split", 1) > 1
+        kind = (one.template, getattr(one, "turned", 0), getattr(one, "copying", 0), divided)
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
@@ -185,16 +213,24 @@ class Card:
             os._exit(3)
 
     def tensors(self, gemm: Gemm) -> dict[str, Any]:
-        """Return inputs drawn from a normal distribution, by name, and room for C."""
-        kind = getattr(self.torch, gemm.dtype)
-        return {
-            one.name: self.torch.randn(one.shape, device="cuda", dtype=kind) for one in gemm.tensors
-        }
+        """Return inputs drawn from a normal distribution, by name, and room for C.
+
+        Scales are between 0.5 and 2.
+        """
+        torch, found = self.torch, {}
+        kinds = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+        for one in gemm.tensors:
+            kind = kinds.get(one.dtype) or getattr(torch, one.dtype)
+            values = torch.randn(one.shape, device="cuda", dtype=torch.float32)
+            if one.name in gemm.ranges:
+                values = values.uniform_(*gemm.ranges[one.name])
+            found[one.name] = values.to(kind)
+        return found
 
     def reference(self, gemm: Gemm, tensors: dict[str, Any]) -> Any:
         """Return the product in float64."""
-        a, b = tensors["A"].double(), tensors["B"].double()
-        return (a.T if gemm.a_transposed else a) @ (b.T if gemm.b_transposed else b)
+        given = {one.name: self.cupy.asarray(tensors[one.name].double()) for one in gemm.inputs}
+        return self.torch.as_tensor(gemm.reference(given)["C"], device="cuda")
 
     def launcher(
         self, kernel: Kernel, binary: Any, tensors: dict[str, Any]
@@ -313,16 +349,24 @@ class Card:
     def cublas(
         self, gemm: Gemm, tensors: dict[str, Any], screened: int
     ) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Yield the places and launches of cuBLASLt's algorithms, as its heuristics rank them."""
+        """Yield the places and launches of cuBLASLt's algorithms, as its heuristics rank them.
+
+        There are none of a product that it does not compute.
+        """
         from pytest_gpuenergy.devices.cuda.cublaslt import matmul_plan, offered_algorithms
 
         space = self.space
-        call = cublas_call(gemm)
+        try:
+            call = cublas_call(gemm)
+            offers = offered_algorithms(call, gemm.io)
+        except (UnavailableError, KernelFault) as error:
+            print(error)
+            return
         addresses = {
             parameter: space.data_ptr() if name == "workspace" else tensors[name].data_ptr()
             for parameter, name in call.tensors.items()
         }
-        for place, offer in enumerate(offered_algorithms(call, gemm.io)[:screened]):
+        for place, offer in enumerate(offers[:screened]):
             try:
                 plan = matmul_plan(offer, gemm.io)
             except KernelFault:
@@ -352,10 +396,10 @@ class Task:
 
 
 def planned(options: Any) -> list[Task]:
-    """Return the tasks: all drawn products, the curve, and those whose energy is measured."""
+    """Return the tasks: drawn products and others, those whose energy is measured, the curve."""
     modes = options.modes.split(",")
     of_products, of_curve, of_joules = options.until
-    products = drawn(options.products, options.seed)
+    products = drawn(options.products, options.seed, options.models)
 
     def tasks(
         chosen: Sequence[tuple[str, Gemm]],
@@ -366,15 +410,23 @@ def planned(options: Any) -> list[Task]:
     ) -> Iterator[Task]:
         for source, gemm in chosen:
             for mode in of_modes:
-                one = Gemm("g", gemm.M, gemm.N, gemm.K, gemm.layout, mode)
+                layout = "tn" if mode in FLOAT8_MODES else gemm.layout
+                one = Gemm("g", gemm.M, gemm.N, gemm.K, layout, mode)
+                if one.is_float8 and (one.N % _ALIGNED or one.K % _ALIGNED):
+                    continue
                 others = 0 if few else options.others
                 screened = 2 if few else options.screened
                 yield Task(source, one, others, screened, joules, until_s)
 
     found = list(tasks(products, few=False, joules=False, until_s=of_products))
+    named = measured_products(options.also) if options.also else ()
+    also = [replace(one, name="g") for one in named]
+    others, screened = options.others, options.screened
+    found += (Task("also", one, others, screened, False, of_products) for one in also)
+    found += (Task("also", one, 0, 2, True, of_joules) for one in also)
+    found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
     depths = curve()[: options.curve]
     found += tasks(depths, few=True, joules=False, until_s=of_curve)
-    found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
     if options.joules:
         found += tasks(depths, True, True, of_joules, modes[:1])
     return found
@@ -387,6 +439,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="The file of results")
     parser.add_argument("--products", type=int, default=40, help="How many are drawn (default: 40)")
     parser.add_argument("--seed", type=int, default=46, help="Of the draw (default: 46)")
+    parser.add_argument("--models", choices=MODELS, default="first", help="Whose layers are drawn")
+    parser.add_argument("--also", help='Further products: "B=32 MNK=512 mode=bfloat16; ..."')
     parser.add_argument("--modes", default=",".join(MODES), help="Modes, separated by commas")
     parser.add_argument(
         "--curve", type=int, nargs="?", const=33, default=0, help="How many K around 4096, too"
@@ -481,19 +535,22 @@ def measure(
         plans = list(card.cublas(library, tensors, task.screened))
         replays = [card.replay(launch) for _, launch in plans]
         short = [card.timed(one, SHORT_S).time_ms for one in replays]
-        best = short.index(min(short))
-        row = {**about, "contender": "cublas", "place": plans[best][0], "default_ms": short[0]}
-        timed.append((row, replays[best], plans))
-        error = card.error(plans[best][1], tensors, reference)
-        if not error <= TOLERANCE[library.mode]:
-            print("cuBLASLt differs", gemm.signature, error)
+        if short:
+            best = short.index(min(short))
+            row = {**about, "contender": "cublas", "place": plans[best][0], "default_ms": short[0]}
+            timed.append((row, replays[best], plans))
+            error = card.error(plans[best][1], tensors, reference)
+            if not error <= TOLERANCE[library.mode]:
+                print("cuBLASLt differs", gemm.signature, error)
+        if not timed:
+            continue
         means = card.in_turn([replay for _, replay, _ in timed], task.joules)
         ours_ms = {}
         for (row, *_), mean in zip(timed, means, strict=True):
             write(row, mean)
             if "rank" in row:
                 ours_ms[row["rank"]] = mean.time_ms
-        if 0 in ours_ms:
+        if 0 in ours_ms and short:
             speed, best_speed = (
                 means[-1].time_ms / time_ms for time_ms in (ours_ms[0], min(ours_ms.values()))
             )

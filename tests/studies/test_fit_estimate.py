@@ -42,7 +42,7 @@ def test_trees_learn_what_the_estimate_does_not_know():
         for size in range(256, 4096, 128)
         for stages in (2, 3)
     ]
-    trees = fit_trees(trials)
+    trees = fit_trees(trials, fitted().costs["simt"])
     product = Gemm("g", 1000, 1000, 512)
     pair = [replace(SIMT, stages=stages) for stages in (2, 3)]
     rows = [one.traits(product, HOPPER, one.cycles(product, HOPPER)) for one in pair]
@@ -64,7 +64,7 @@ def test_costs_are_found_again_where_trials_show_them():
         for rows in (64, 128)
         for cluster in (1, 2)
     ]
-    found = fit_costs(trials)["hopper"]
+    found = fit_costs(trials, ["hopper"], 0.5)["hopper"]
     assert found.loaded_bytes_per_cycle > 1.3 * start.loaded_bytes_per_cycle
 
 
