@@ -2188,3 +2188,172 @@ def two_of_four(x: A) -> dict[str, A]:
     words[: len(fours)] = order[:, 0] | order[:, 1] << 2
     places = (words.reshape(-1, 8) << 4 * np.arange(8)).sum(axis=1)
     return {"kept": np.take_along_axis(fours, order, axis=1).ravel(), "places": places}
+
+
+def partial_rope(x: A, position: A, cosines: A, sines: A, rotated: int) -> A:
+    half, result = int(rotated) // 2, x.copy()
+    c, s = cosines[position][:, None], sines[position][:, None]
+    result[..., :half] = x[..., :half] * c - x[..., half : 2 * half] * s
+    result[..., half : 2 * half] = x[..., half : 2 * half] * c + x[..., :half] * s
+    return result
+
+
+def tree_softmax(score: A, ancestors: A, context: int, drafts: int) -> A:
+    rows, own = np.arange(len(score)), np.arange(int(drafts))
+    seen = ancestors.astype(np.int64)[:, None] >> own & 1 | (rows[:, None] % int(drafts) == own)
+    masked = score.copy()
+    masked[:, int(context) :][seen == 0] = -np.inf
+    return softmax(masked)
+
+
+def vector_scan(x: A) -> A:
+    return (np.cumsum(x, axis=1, dtype=np.int64) - x) % 2**32
+
+
+def odd_even_sort(x: A) -> A:
+    return np.sort(x, axis=1)
+
+
+def joint_histogram(a: A, b: A) -> A:
+    return np.bincount(a.astype(np.int64) * 16 + b, minlength=256)
+
+
+def sell_spmv(width: A, column: A, value: A, x: A, rows: int) -> A:
+    result, first = np.zeros(len(width) * 32), 0
+    for s, w in enumerate(width):
+        own = slice(first, first + int(w))
+        result[s * 32 : s * 32 + 32] = (value[own] * x[column[own]]).sum(axis=0)
+        first += int(w)
+    return result[: int(rows)]
+
+
+def same_conv(x: A, w: A) -> A:
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 2), (2, 2)))
+    result = np.zeros((len(x), 4, 7, 8))
+    for r in range(4):
+        for s in range(3):
+            seen = padded[:, :, r : r + 13 : 2, 2 * s : 2 * s + 15 : 2]
+            for o in range(4):
+                own = seen[:, o // 2 * 3 : o // 2 * 3 + 3]
+                result[:, o] += np.einsum("bcyx,c->byx", own, w[o, :, r, s])
+    return result
+
+
+def vec_norm(x: A) -> A:
+    return np.sqrt((x * x).sum(axis=1))
+
+
+def tile_center(x: A) -> A:
+    return np.concatenate([x[i : i + 16] - x[i : i + 16].mean() for i in range(0, len(x), 16)])
+
+
+def gather_async(table: A, index: A, weight: A) -> A:
+    return (table[index] * weight[..., None]).sum(axis=1)
+
+
+def cell_hash(cell: A, nx: int, ny: int, slots: int) -> A:
+    x, y, z = cell.astype(np.int64).T
+    return ((z * int(ny) + y) * int(nx) + x) % int(slots)
+
+
+def padded_transpose(x: A, y: A) -> A:
+    return np.concatenate([x.transpose(0, 2, 1), y[:, :, x.shape[1] :]], axis=2)
+
+
+def roll_inplace(x: A, by: A) -> A:
+    return rotate_rows(x, by)
+
+
+def cas_product(x: A, key: A) -> A:
+    return np.array([x[key == k].prod() for k in range(7)])
+
+
+def row_span(x: A) -> A:
+    return np.array([x.max() - x.min()])
+
+
+def radix_select(x: A, k: int) -> A:
+    return np.sort(x, axis=1)[:, -int(k)]
+
+
+def welford_merge(x: A) -> dict[str, A]:
+    return {"mean": x.mean(axis=1), "variance": x.var(axis=1)}
+
+
+def and_or_rows(x: A) -> dict[str, A]:
+    return {"all": np.bitwise_and.reduce(x, axis=1), "any": np.bitwise_or.reduce(x, axis=1)}
+
+
+def fp4_pack(x: A) -> A:
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    borders, a = (values[1:] + values[:-1]) / 2, np.abs(x)[:, None]
+    above = np.where(np.arange(7) % 2, a >= borders, a > borders)
+    codes = np.append(above.sum(axis=1) + 8 * np.signbit(x), 0)
+    return codes[::2] + 16 * codes[1::2]
+
+
+def argmin_atomic(x: A) -> A:
+    return np.array([np.argmin(x)])
+
+
+def lstm_cell(gate: A, bias: A, c: A) -> dict[str, A]:
+    i, f, g, o = (gate + bias).transpose(1, 0, 2)
+    new = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+    return {"c": new, "h": np.tanh(new) / (1 + np.exp(-o))}
+
+
+def packed_shift(x: A, share: A, length: A) -> A:
+    result, first = np.zeros_like(x), 0
+    for n in length:
+        own = x[first : first + int(n)]
+        before = np.concatenate([np.zeros_like(x[:1]), own])[: len(own)]
+        result[first : first + int(n)] = share * own + (1 - share) * before
+        first += int(n)
+    return result
+
+
+def edge_softmax(x: A, to: A, nodes: int) -> A:
+    most = np.full(int(nodes), -np.inf)
+    np.maximum.at(most, to, x)
+    powers = np.exp(x - most[to])
+    return powers / np.bincount(to, powers, int(nodes))[to]
+
+
+def affine_scan(a: A, b: A, seed: int) -> A:
+    state, result = np.full(len(a), int(seed), np.uint64), np.zeros(a.shape, np.uint64)
+    for t in range(a.shape[1]):
+        state = (a[:, t].astype(np.uint64) * state + b[:, t].astype(np.uint64)) & np.uint64(
+            2**32 - 1
+        )
+        result[:, t] = state
+    return result
+
+
+def xnor_gemm(a: A, b: A, bits: int) -> A:
+    signs = [
+        1 - 2 * (words.astype(np.int64)[:, :, None] >> np.arange(32) & 1).reshape(len(words), -1)
+        for words in (a, b)
+    ]
+    return signs[0][:, : int(bits)] @ signs[1][:, : int(bits)].T
+
+
+def middle_mean(x: A) -> A:
+    return x.mean(axis=1)
+
+
+def named_barrier(x: A, rounds: int) -> A:
+    result = x.copy()
+    for half in range(2):
+        own = x[half::2]
+        for _ in range(int(rounds) - half):
+            last, own = own, 0.5 * own + 0.5 * own[:, ::-1]
+        result[half::2] = own + last[:, np.arange(64) ^ 1]
+    return result
+
+
+def half2_rows(x: A, scale: A) -> A:
+    return x * scale[:, None]
+
+
+def split_gemv(a: A, x: A, y: A, alpha: float, beta: float) -> A:
+    return alpha * (a @ x) + beta * y
