@@ -94,7 +94,7 @@ _ALIGNED = 16
 MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
 WINDOW_S, SHORT_S, WARM_S, GRAPH_S = 0.03, 0.006, 0.006, 0.004
-JOULES_S = 0.48
+JOULES_S = 0.42
 TOLERANCE = {
     "float32": 1e-5,
     "3xtf32": 1e-5,
@@ -423,8 +423,9 @@ def planned(options: Any) -> list[Task]:
     also = [replace(one, name="g") for one in named]
     others, screened = options.others, options.screened
     found += (Task("also", one, others, screened, False, of_products) for one in also)
-    found += (Task("also", one, 0, 2, True, of_joules) for one in also)
     found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
+    if options.joules:
+        found += (Task("also", one, 0, 2, True, of_joules) for one in also)
     depths = curve()[: options.curve]
     found += tasks(depths, few=True, joules=False, until_s=of_curve)
     if options.joules:
