@@ -1,4 +1,4 @@
-"""Programs for `account_models` that are no causal language models, with random weights.
+"""Programs for `account_models` that ``gpuenergy profile`` cannot make, with random weights.
 
 ``gpuenergy profile account_encoders:vit_base.compute`` profiles one of them, if this folder is the
 working directory or on ``PYTHONPATH``. A model is made when its name is first asked for.
@@ -10,7 +10,13 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageClassification, AutoModelForSpeechSeq2Seq
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForSpeechSeq2Seq,
+    StaticCache,
+)
 
 VIT_BASE = {
     "model_type": "vit",
@@ -38,9 +44,32 @@ WHISPER_SMALL = {
     "max_source_positions": 1500,
     "max_target_positions": 448,
 }
+LLAMA_1B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "tie_word_embeddings": True,
+}
 """The published configurations, as their ``config.json`` on the hub has them."""
 _IMAGES = 8
 _SPEECH_TOKENS = 32
+_PROMPT_TOKENS = 1024
+_CACHED_TOKENS = 2048
 
 
 class Encoder(torch.nn.Module):
@@ -63,7 +92,7 @@ class Encoder(torch.nn.Module):
 
 @cache
 def __getattr__(name: str) -> Encoder:
-    """Make the model ``vit_base``, ``vit_base_compiled`` or ``whisper_small``."""
+    """Make one of the programs: a step of ``llama_static`` decodes with a static cache."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator().manual_seed(0)
 
@@ -86,6 +115,14 @@ def __getattr__(name: str) -> Encoder:
             "decoder_input_ids": tokens.to(device),
         }
         return Encoder(model, {**given, "use_cache": False})
+    if name == "llama_static":
+        model = _loaded(AutoModelForCausalLM, LLAMA_1B, device)
+        tokens = torch.randint(LLAMA_1B["vocab_size"], (1, _PROMPT_TOKENS), generator=generator)
+        cached = StaticCache(config=model.config, max_cache_len=_CACHED_TOKENS)
+        given = {"past_key_values": cached, "use_cache": True}
+        with torch.inference_mode():
+            model(input_ids=tokens.to(device), **given)
+        return Encoder(model, {**given, "input_ids": tokens[:, :1].to(device)})
     raise AttributeError(f"{__name__} has no model {name}")
 
 

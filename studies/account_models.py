@@ -3,12 +3,12 @@
     python studies/account_models.py FOLDER qwen2-0.5b llama-3.2-1b@8x512 --keep results/
 
 Weights are random. ``@8x512`` gives a model 8 prompts of 512 tokens instead of one of 1024, and
-``@8x512x1`` leaves out the decode step. Each model is profiled and its calls in CUDA graphs are
-replayed; with ``--changes``, what changes would save is measured afterwards, and with
-``--unrestored`` what changes in place what it reads, without restoring that. While a model is
-measured, the next process imports PyTorch. A model that fails or takes too long leaves the others
-as they are. A line of ``exits.txt`` has the exit status and the seconds of each command. Results
-are copied as flat files every few seconds.
+``@8x512x1`` leaves out the decode step. Each model is profiled and replayed; with ``--schedule
+FILE``, in the sizes of a schedule. With ``--changes``, what changes would save is measured
+afterwards, and with ``--unrestored`` what changes in place what it reads, without restoring that.
+While a model is measured, the next process imports PyTorch. A model that fails or takes too long
+leaves the others as they are. A line of ``exits.txt`` has the exit status and the seconds of each
+command. Results are copied as flat files every few seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from itertools import product
 from pathlib import Path
 from re import fullmatch
 from shutil import copytree
@@ -147,6 +146,7 @@ PROGRAMS = {
     "vit-base": "account_encoders:vit_base.compute",
     "vit-base-compiled": "account_encoders:vit_base_compiled.compute",
     "whisper-small": "account_encoders:whisper_small.compute",
+    "llama-static": "account_encoders:llama_static.compute",
 }
 """Other models, by the functions that run them."""
 KEPT = (
@@ -154,8 +154,9 @@ KEPT = (
     "profile.json",
     "trace.json.gz",
     "graph_trace.json.gz",
-    "results/measurements.jsonl",
-    "results/gpu_energy_report.json",
+    "measurements.jsonl",
+    "gpu_energy_report.json",
+    "serving_report.json",
 )
 UNRESTORED = "-unrestored"
 """What the name of a run without restores ends with."""
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("--prefix", default="")
     parser.add_argument("--gpu-device", default="auto")
     parser.add_argument("--changes", action="store_true")
+    parser.add_argument("--schedule", metavar="FILE", help="Replay the steps of a schedule")
     parser.add_argument("--unrestored", action="store_true")
     parser.add_argument("--full", action="store_true", help="Without --brief")
     parser.add_argument("--limit-s", type=float, default=180.0, help="For each model")
@@ -266,7 +268,10 @@ def run_model(name: str, options: Namespace) -> int:
         batch, prompt, new = [*(sized or "1x1024").split("x"), "2"][:3]
         sizes = ("--batch", batch, "--prompt-tokens", prompt, "--new-tokens", new)
         sizes += DIFFERENT.get(base, ())
-    device = ("--gpu-device", options.gpu_device)
+    device: tuple[str, ...] = ("--gpu-device", options.gpu_device)
+    if options.schedule:
+        sizes = DIFFERENT.get(base, ())
+        device += ("--schedule", options.schedule)
     length = () if options.full else ("--brief",)
     replay = ("replay", str(run), *length, *device)
     commands = [("profile", program, *sizes, "--out", str(run), *device), replay]
@@ -277,8 +282,6 @@ def run_model(name: str, options: Namespace) -> int:
         commands.append(("replay", str(other), *length, *device, "--resume"))
     for number, words in enumerate(commands):
         began_s = time.monotonic()
-        if number:
-            words = (*words, "--kernels", ",".join(graph_calls(run)))
         is_unrestored = options.unrestored and number == len(commands) - 1
         if is_unrestored and not leave_unrestored(run, other):
             break
@@ -320,32 +323,30 @@ def note(options: Namespace, line: str) -> None:
         file.write(line + "\n")
 
 
-def graph_calls(run: Path) -> list[str]:
-    """Return the ids of the calls that any step makes as a CUDA graph."""
-    calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
-    return [one["id"] for one in calls if (one.get("graph") or one)["steps"]]
-
-
 def missing(run: Path) -> dict[str, list[str]]:
-    """Return by the reason what the report of a replay, if there is one, has not measured."""
-    path = run / "results/gpu_energy_report.json"
+    """Return by the reason what the reports of a replay, if there are any, have not measured."""
     found: dict[str, list[str]] = {}
-    for key, why in (json.loads(path.read_text())["missing"] if path.is_file() else {}).items():
-        if why != "it was not chosen":
+    for path in run.glob("**/results/gpu_energy_report.json"):
+        for key, why in json.loads(path.read_text())["missing"].items():
             found.setdefault(why, []).append(key)
     return found
 
 
 def keep_results(name: str, options: Namespace) -> None:
-    """Copy the results of a model as far as they are there."""
+    """Copy the results of a model as far as they are there, of each size of a schedule."""
     label = name.replace("@", "-")
-    for run, kept in product((label, f"{label}{UNRESTORED}"), KEPT):
-        path = options.folder / f"{run}.run" / kept
-        if path.is_file():
+    for run in (f"{label}.run", f"{label}{UNRESTORED}.run"):
+        folder = options.folder / run
+        for path in folder.glob("**/*"):
+            if path.name not in KEPT or not path.is_file():
+                continue
+            size = [part for part in path.relative_to(folder).parts[:-1] if part != "results"]
             content = path.read_bytes()
             packed = path.suffix == ".gz"
-            target = f"{options.prefix}{run}-{path.name}" + ("" if packed else ".gz")
-            (options.keep / target).write_bytes(content if packed else gzip.compress(content, 4))
+            target = "-".join([run.removesuffix(".run"), *size, path.name])
+            (options.keep / f"{options.prefix}{target}{'' if packed else '.gz'}").write_bytes(
+                content if packed else gzip.compress(content, 4)
+            )
 
 
 if __name__ == "__main__":

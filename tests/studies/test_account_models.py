@@ -12,11 +12,6 @@ from subprocess import PIPE, Popen
 import account_models
 import pytest
 
-CALLS = [
-    {"id": "c1", "steps": {"0": 3}, "graph": {"steps": {}}},
-    {"id": "c2", "steps": {"0": 1, "1": 1}},
-    {"id": "c3", "steps": {}, "graph": {"steps": {"1": 2}}},
-]
 RUNS = """
 import sys, pathlib, time
 sys.stdin.readline()
@@ -49,11 +44,10 @@ def one_model(
         if words[0] == "profile":
             run = Path(words[words.index("--out") + 1])
             run.mkdir(parents=True)
-            (run / "operator_calls.jsonl").write_text("\n".join(map(json.dumps, CALLS)))
         elif words[0] == "replay":
             results = Path(words[1]) / "results"
             results.mkdir(exist_ok=True)
-            reasons = {"c1": "it was not chosen", "c2": "no memory", "c3": "no memory"}
+            reasons = {"c2": "no memory", "c3": "no memory"}
             report = json.dumps({"missing": reasons})
             (results / "gpu_energy_report.json").write_text(report)
         return 0
@@ -65,14 +59,20 @@ def one_model(
     return study(folder, patch, *options, "--only"), commands
 
 
-def test_a_model_is_profiled_and_what_its_graphs_call_is_replayed(tmp_path, monkeypatch):
+def test_a_model_is_profiled_and_replayed_and_then_changed(tmp_path, monkeypatch):
     status, commands = one_model(tmp_path, monkeypatch, "qwen2-0.5b", "--changes")
     assert status == 0
     assert [words[0] for words in commands] == ["profile", "replay", "replay"]
-    assert commands[1][commands[1].index("--kernels") + 1] == "c2,c3"
     assert {"--resume", "--changes", "--brief"} < set(commands[2])
     config = json.loads((tmp_path / "models/qwen2-0.5b/config.json").read_text())
     assert (config["model_type"], config["vocab_size"]) == ("qwen2", 151936)
+
+
+def test_the_steps_of_a_schedule_have_their_own_sizes(tmp_path, monkeypatch):
+    _, (profile, replay) = one_model(tmp_path, monkeypatch, "opt-350m", "--schedule", "steps.csv")
+    for command in (profile, replay):
+        assert command[command.index("--schedule") + 1] == "steps.csv"
+    assert "--batch" not in profile
 
 
 def test_a_function_has_no_prompt(tmp_path, monkeypatch):

@@ -44,6 +44,9 @@ _NO_NUMBER = re.compile(
 _EXACT_US = 1e13
 """The longest time in microseconds of which a float still has the nanoseconds."""
 
+_DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
+"""Events that PyTorch 2.11 records as operators, in which Python decides what an operator does."""
+
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
@@ -75,9 +78,11 @@ class Event(Struct, frozen=True, gc=False):
     def category(self) -> str:
         """The category in our words, or otherwise as the trace names it, in lower case.
 
-        Our words are ``kernel``, ``copy``, ``set``, ``call``, ``operator`` and ``annotation``.
+        Our words are ``kernel``, ``copy``, ``set``, ``call``, ``operator``, ``annotation`` and
+        ``dispatch``, what PyTorch does in Python to find the operator to call.
         """
-        return _category(self.cat)
+        found = _category(self.cat)
+        return "dispatch" if found == "operator" and self.name in _DISPATCHERS else found
 
     @property
     def end(self) -> float:

@@ -41,7 +41,13 @@ from pytest_gpuenergy.replay.play.step_capture import (
     with_calls_of_host,
     with_empty_kernels,
 )
-from pytest_gpuenergy.replay.play.turns import CallTurns, gap, replayable_turns, window_turns
+from pytest_gpuenergy.replay.play.turns import (
+    CallTurns,
+    cold_bytes,
+    gap,
+    replayable_turns,
+    window_turns,
+)
 from pytest_gpuenergy.replay.profile.capture import (
     LiveCall,
 )
@@ -99,7 +105,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     except Exception as problem:  # whatever a program raises, calls come first
                         settle(device)
                         missing["windows"] = str(problem).strip().partition("\n")[0]
-                captured = [(step, *capture_step(program, inputs, step)) for step in steps]
+                limit_bytes = cold_bytes(device)
+                captured = [
+                    (step, *capture_step(program, inputs, step, limit_bytes)) for step in steps
+                ]
         except torch.OutOfMemoryError:
             raise DeviceError(
                 f"{profile.model} does not fit into the memory of {device} together with the "
@@ -110,13 +119,13 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         for step, whole, inside in captured:
             if LAYERS not in inside:
                 missing[step_key(step, LAYERS)] = "no layers of the model are known"
-            for level, function in {**inside, EAGER: whole}.items():
+            for level, functions in {**inside, EAGER: [whole]}.items():
                 if not any(calls_at(call, step, level, profile.modules) for call in calls):
                     continue  # it launches nothing, as dropout does
-                own = CallTurns([function])
+                own = CallTurns(functions)
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
-            own = CallTurns([with_empty_kernels(inside[GRAPH])])
+            own = CallTurns([with_empty_kernels(*inside[GRAPH])])
             gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
 
         def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
@@ -138,7 +147,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                             "capture the calls that are made from the host",
                             *(step_key(step, GRAPH), key, {step: 1}),
                         )
-                        from_host = with_calls_of_host(inside[GRAPH])
+                        from_host = with_calls_of_host(*inside[GRAPH])
                         yield PlannedChange(change, [item(key, GRAPH, [from_host])])
                 for call in most_energy(calls, measured, steps):
                     if call.id not in turns:

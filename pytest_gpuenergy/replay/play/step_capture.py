@@ -5,13 +5,14 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import torch
+from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
 from pytest_gpuenergy.replay.account.account import (
@@ -23,7 +24,9 @@ from pytest_gpuenergy.replay.profile.capture import (
     OperatorMode,
     tensors_in,
 )
+from pytest_gpuenergy.replay.profile.kept_state import with_state_kept
 from pytest_gpuenergy.replay.profile.programs import TorchProgram, appendable, told_of_capture
+from pytest_gpuenergy.replay.profile.reuse import MAX_COPIES
 
 _HOST_ARGUMENTS = {
     torch.ops.aten.to: (0,),
@@ -137,8 +140,8 @@ def with_calls_of_host(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def capture_step(
-    program: TorchProgram, inputs: Any, number: int
-) -> tuple[Callable[[], object], dict[str, Callable[[], object]]]:
+    program: TorchProgram, inputs: Any, number: int, limit_bytes: int
+) -> tuple[Callable[[], object], dict[str, list[Callable[[], object]]]]:
     """Run a program up to a step, and keep what is needed to repeat the step.
 
     Modules keep the arguments that they have in a graph of the step.
@@ -147,11 +150,14 @@ def capture_step(
         program: The program.
         inputs: The input of its first step.
         number: The number of the step; 0 for the prefill.
+        limit_bytes: The reuse distance at which a tensor has left the cache.
 
     Returns:
-        A function that runs the whole step; and by level, see `Account`, functions to capture in a
-        CUDA graph: of all its layers, or one of the other modules, each with the arguments that it
-        had, and of the whole step. If the step copies from the host, these have `HostCopies`.
+        A function that runs the whole step; and by level, see `Account`, functions to capture in
+        one CUDA graph, in turn: of all its layers, or one of the other modules, each with the
+        arguments that it had, and of the whole step. A module has as many functions, each with
+        weights of its own, as let it find them where the step does, see `_with_own_weights`. If the
+        step copies from the host, all have `HostCopies`.
     """
     whole = program.step(inputs, number)
     kept: dict[str, list[tuple[Any, Any]]] = {}
@@ -176,15 +182,59 @@ def capture_step(
         with told_of_capture(True), copies:
             whole()
 
-    def again(calls: Sequence[tuple[Any, Any]]) -> None:
-        for module, arguments in calls:
-            args, kwargs = tree_map(appendable, arguments)
-            module(*args, **kwargs)
-
-    functions: dict[str, Callable[[], object]] = {
-        **{level: partial(again, calls) for level, calls in kept.items()},
-        GRAPH: whole,
-    }
+    functions: dict[str, list[Callable[[], object]]] = {GRAPH: [whole]}
+    weights = [weight for module in program.modules.values() for weight in module.parameters()]
+    distance_bytes = min(limit_bytes, _bytes_in(weights))
+    with told_of_capture(True), copies:
+        for level, calls in kept.items():
+            first = partial(_again, calls)
+            function = with_state_kept(first, program.modules)
+            functions[level] = [function]
+            if level != LAYERS and function is first:
+                functions[level] += _with_own_weights(calls, distance_bytes)
     if copies.kept:
-        functions = {level: _within(copies, function) for level, function in functions.items()}
+        functions = {
+            level: [_within(copies, function) for function in group]
+            for level, group in functions.items()
+        }
     return whole, functions
+
+
+def _again(
+    calls: Sequence[tuple[Any, Any]], own: Mapping[Any, dict[str, Any]] | None = None
+) -> None:
+    """Call modules again, with their own weights or others."""
+    for module, arguments in calls:
+        args, kwargs = tree_map(appendable, arguments)
+        if own is None:
+            module(*args, **kwargs)
+        else:
+            functional_call(module, own[module], args, kwargs)
+
+
+def _with_own_weights(
+    calls: Sequence[tuple[Any, Any]], distance_bytes: int
+) -> list[Callable[[], object]]:
+    """Return functions that make calls of modules with copies of their weights.
+
+    Made in turn after the calls with the weights themselves, they bring these to the reuse distance
+    that they have in a step. A small module alone would find its weights in the L2 cache.
+    """
+    modules = {module for module, _ in calls}
+    size_bytes = _bytes_in([weight for module in modules for weight in module.parameters()])
+    count = min(MAX_COPIES, round(distance_bytes / size_bytes)) if size_bytes else 1
+    return [
+        partial(
+            _again,
+            calls,
+            {
+                module: {name: weight.clone() for name, weight in module.named_parameters()}
+                for module in modules
+            },
+        )
+        for _ in range(count - 1)
+    ]
+
+
+def _bytes_in(weights: Sequence[Any]) -> int:
+    return sum(weight.numel() * weight.element_size() for weight in weights)

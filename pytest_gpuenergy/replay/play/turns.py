@@ -38,21 +38,15 @@ from pytest_gpuenergy.replay.profile.capture import (
 from pytest_gpuenergy.replay.profile.chains import ChainRecorder, LiveChain
 from pytest_gpuenergy.replay.profile.profiling import profiler_on, settle
 from pytest_gpuenergy.replay.profile.programs import TorchProgram, told_of_capture
-from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseStack, copies
+from pytest_gpuenergy.replay.profile.reuse import MAX_COPIES, Reuse, ReuseStack, copies
 from pytest_gpuenergy.replay.ranks import Ranks
 
 _GAP_CYCLES = 36_000
 """The duration of a gap in cycles, which take about 20 µs."""
 
 
-_MAX_COPIES = 256
-"""The largest number of copies of a tensor."""
-
-
 _COLD_FACTOR = 3
-"""The reuse distance, in sizes of the L2 cache, at which a tensor has left the cache."""
-
-
+"""That distance, in sizes of the cache."""
 _PROFILED = 24
 """How often each call is profiled alone."""
 
@@ -212,7 +206,7 @@ def call_turns(
     if cache == "cold":
         reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
-    numbers = [1] * len(reuse) if cache == "hot" else copies(reuse, _MAX_COPIES)
+    numbers = [1] * len(reuse) if cache == "hot" else copies(reuse, MAX_COPIES)
     sets: list[list[Any]] = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
         found = [tensor]
@@ -275,6 +269,12 @@ def changed_before_read(replayed: LiveCall | LiveChain) -> list[Part]:
     return [parts[number] for number in needed]
 
 
+def cold_bytes(device: str) -> int:
+    """Return the reuse distance at which a tensor has left the L2 cache of ``device``."""
+    cache_bytes: int = torch.cuda.get_device_properties(device).L2_cache_size
+    return _COLD_FACTOR * cache_bytes
+
+
 def gap() -> None:
     """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
@@ -296,7 +296,7 @@ def replayable_turns(
         other calls, why they cannot be replayed; and the calls of a run as it is for a graph, if
         there was one, otherwise of another.
     """
-    limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+    limit_bytes = cold_bytes(device)
     numbers = [number for call in calls for number in call.turns]
     only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
     plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
@@ -353,7 +353,7 @@ def window_turns(
     Returns:
         The windows; and by the keys of all other windows, why they cannot be replayed.
     """
-    limit_bytes = _COLD_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+    limit_bytes = cold_bytes(device)
     numbers = [group for window in windows for group in window.numbers]
     firsts = [0, *accumulate(len(window.numbers) for window in windows)][:-1]
     # A layer in the middle, since the first and the last one may take or leave something else.

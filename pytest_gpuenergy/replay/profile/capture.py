@@ -22,6 +22,8 @@ from pytest_gpuenergy.replay.extract.calls import CallForm
 from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseSpan, ReuseStack
 
 LARGEST_ALIGNMENT = 256
+TRITON_MODULES = ("triton.runtime.jit", "torch._inductor.runtime.triton_heuristics")
+"""The modules that launch Triton kernels: those of a program, and those of ``torch.compile``."""
 
 
 class Part(NamedTuple):
@@ -265,7 +267,7 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
     among its arguments; ``see`` gets a function that launches on the current stream.
     """
     with ExitStack() as stack:
-        if (jit := sys.modules.get("triton.runtime.jit")) is not None:
+        if (jit := sys.modules.get(TRITON_MODULES[0])) is not None:
             plain = jit.JITFunction.run
 
             def run(function: Any, *args: Any, **keywords: Any) -> Any:
@@ -273,7 +275,7 @@ def _triton_launches(see: Callable[[Any, Any, Any, Any], Any]) -> Iterator[None]
 
             stack.callback(setattr, jit.JITFunction, "run", plain)
             jit.JITFunction.run = run
-        compiled = sys.modules.get("torch._inductor.runtime.triton_heuristics")
+        compiled = sys.modules.get(TRITON_MODULES[1])
         if compiled is not None:
             plain_compiled = compiled.CachingAutotuner.run
 

@@ -160,25 +160,33 @@ class FunctionProgram(TorchProgram):
         return {name: value for name, value in found.items() if isinstance(value, Module)}
 
     def inputs(self, prompt: Prompt, device: str) -> Any:  # noqa: ARG002 -- it has no prompt
-        """Make ``device`` the current one; a function has no input."""
+        """Make ``device`` the current one; return the function, with its state kept."""
         import torch
+
+        from pytest_gpuenergy.replay.profile.kept_state import with_state_kept  # imports PyTorch
 
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
+
+        def function() -> object:
+            try:
+                return self.function()
+            except SystemExit as stop:
+                raise RuntimeError(f"it ends the process with {stop.code!r}") from None
+
+        return with_state_kept(function, self.modules)
 
     def run(self, inputs: Any, steps: int) -> None:  # noqa: ARG002 -- it has one step
         """Call the function."""
         from torch.profiler import record_function
 
         with record_function("step 0"):
-            try:
-                self.function()
-            except SystemExit as stop:
-                raise RuntimeError(f"it ends the process with {stop.code!r}") from None
+            inputs()
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:  # noqa: ARG002
         """Return the function."""
-        return self.function
+        function: Callable[[], object] = inputs
+        return function
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+MAX_COPIES = 256
+"""The largest number of copies of a tensor that a replay should use in turn."""
+
 
 class ReuseSpan(NamedTuple):
     """Consecutive bytes of memory."""
