@@ -38,8 +38,16 @@ uint32_t half_bits(double value) {
   return sign | (uint32_t)((power + 14) * 1024 + (int)std::nearbyint(std::ldexp(size, 10 - power)));
 }
 
-template <cuhost_Kind kind>
-void gather_a(Operands& all, cuhost_Product* const* lanes, int rows, int depth) {
+constexpr int columns = 8;
+
+// What a warp multiplies: a[k][row], b[column][k] and c[column][row].
+template <class Number>
+struct Operands {
+  Number a[most_depth * rows_at_once], b[columns * most_depth], c[columns * rows_at_once];
+};
+
+template <cuhost_Kind kind, class Number>
+void gather_a(Operands<Number>& all, cuhost_Product* const* lanes, int rows, int depth) {
   constexpr int packed = packed_of(kind);
   int downs = rows / 8, parts = depth / (4 * packed);
   for (int lane = 0; lane < 32; ++lane) {
@@ -48,19 +56,21 @@ void gather_a(Operands& all, cuhost_Product* const* lanes, int rows, int depth) 
       for (int i = 0; i < packed; ++i) {
         int k = within + 4 * packed * part + i;
         for (int down = 0; down < downs; ++down)
-          all.a[group + 8 * down][k] = element(lanes[lane]->a, (part * downs + down) * packed + i, kind);
+          all.a[k * rows_at_once + group + 8 * down] =
+              (Number)element(lanes[lane]->a, (part * downs + down) * packed + i, kind);
       }
     }
   }
 }
 
-template <cuhost_Kind kind>
-void gather_b(Operands& all, cuhost_Product* const* lanes, int depth) {
+template <cuhost_Kind kind, class Number>
+void gather_b(Operands<Number>& all, cuhost_Product* const* lanes, int depth) {
   constexpr int packed = packed_of(kind);
   for (int lane = 0; lane < 32; ++lane) {
     for (int part = 0; part < depth / (4 * packed); ++part) {
       for (int i = 0; i < packed; ++i)
-        all.b[lane % 4 * packed + 4 * packed * part + i][lane / 4] = element(lanes[lane]->b, part * packed + i, kind);
+        all.b[lane / 4 * depth + lane % 4 * packed + 4 * packed * part + i] =
+            (Number)element(lanes[lane]->b, part * packed + i, kind);
     }
   }
 }
@@ -82,51 +92,67 @@ void with_kind(cuhost_Kind kind, F&& f) {
 #undef CASE
 }
 
-void gather(Operands& all, cuhost_Product* const* lanes, int rows) {
+// The row and the column of register k of a lane's part of C.
+int row_in_c(int lane, int k) { return lane / 4 + k / 2 * 8; }
+int column_in_c(int lane, int k) { return lane % 4 * 2 + k % 2; }
+
+template <class Number>
+void gather(Operands<Number>& all, cuhost_Product* const* lanes, int rows) {
   const cuhost_Product& one = *lanes[0];
   with_kind(one.a_kind, [&](auto kind) { gather_a<kind>(all, lanes, rows, one.depth); });
   with_kind(one.b_kind, [&](auto kind) { gather_b<kind>(all, lanes, one.depth); });
   for (int lane = 0; lane < 32; ++lane) {
     for (int k = 0; k < rows / 4; ++k)
-      all.c[lane / 4 + k / 2 * 8][lane % 4 * 2 + k % 2] = element(lanes[lane]->c, k, one.c_kind);
+      all.c[column_in_c(lane, k) * rows_at_once + row_in_c(lane, k)] = (Number)element(lanes[lane]->c, k, one.c_kind);
   }
 }
 
-void multiply_floats(const Operands& all, cuhost_Product* const* lanes, int rows) {
-  bool halves = lanes[0]->c_kind == cuhost_matrix_f16;
-  static Sums sums;
-  add_products(all, rows, lanes[0]->depth, width_of(lanes[0]->a_kind) == 1, sums);
-  for (int row = 0; row < rows; ++row) {
-    for (int column = 0; column < columns; ++column) {
-      uint32_t* d = lanes[row % 8 * 4 + column / 2]->c;
-      int shift = column % 2 * 16;
-      if (halves)
-        d[row / 8] = (d[row / 8] & ~(0xffffu << shift)) | half_bits(sums.exact[row][column]) << shift;
-      else
-        d[row / 8 * 2 + column % 2] = sums.floats[row][column];
+void multiply_floats(cuhost_Product* const* lanes) {
+  static Operands<float> all;
+  static double exact[columns * rows_at_once];
+  const cuhost_Product& one = *lanes[0];
+  bool halves = one.c_kind == cuhost_matrix_f16;
+  gather(all, lanes, rows_at_once);
+  add_products({all.a, rows_at_once, all.b, one.depth, columns, width_of(one.a_kind) == 1, all.c, rows_at_once,
+                halves ? exact : nullptr});
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int k = 0; k < 4; ++k) {
+      uint32_t* d = lanes[lane]->c;
+      int place = column_in_c(lane, k) * rows_at_once + row_in_c(lane, k), shift = k % 2 * 16;
+      if (halves) d[k / 2] = (d[k / 2] & ~(0xffffu << shift)) | half_bits(exact[place]) << shift;
+      else memcpy(&d[k], &all.c[place], 4);
     }
   }
 }
 
 // In the order of the products, each added with one rounding to the nearest.
-void multiply_doubles(const Operands& all, cuhost_Product* const* lanes, int depth) {
-  for (int row = 0; row < 8; ++row) {
-    for (int column = 0; column < columns; ++column) {
-      double sum = all.c[row][column];
-      for (int k = 0; k < depth; ++k) sum = std::fma(all.a[row][k], all.b[k][column], sum);
-      memcpy((char*)lanes[row * 4 + column / 2]->c + 8 * (column % 2), &sum, 8);
+void multiply_doubles(cuhost_Product* const* lanes) {
+  static Operands<double> all;
+  int depth = lanes[0]->depth;
+  gather(all, lanes, 8);
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int k = 0; k < 2; ++k) {
+      int row = row_in_c(lane, k), column = column_in_c(lane, k);
+      double sum = all.c[column * rows_at_once + row];
+      for (int i = 0; i < depth; ++i)
+        sum = std::fma(all.a[i * rows_at_once + row], all.b[column * depth + i], sum);
+      memcpy((char*)lanes[lane]->c + 8 * k, &sum, 8);
     }
   }
 }
 
-void multiply_integers(const Operands& all, cuhost_Product* const* lanes, int depth) {
-  for (int row = 0; row < most_rows; ++row) {
-    Reals sums = all.c[row];  // exact, as are products
-    for (int k = 0; k < depth; ++k) sums += all.a[row][k] * all.b[k];
-    for (int column = 0; column < columns; ++column) {
-      long long sum = (long long)sums[column];
+void multiply_integers(cuhost_Product* const* lanes) {
+  static Operands<double> all;  // exact, as are the sums
+  int depth = lanes[0]->depth;
+  gather(all, lanes, rows_at_once);
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int k = 0; k < 4; ++k) {
+      int row = row_in_c(lane, k), column = column_in_c(lane, k);
+      double exact = all.c[column * rows_at_once + row];
+      for (int i = 0; i < depth; ++i) exact += all.a[i * rows_at_once + row] * all.b[column * depth + i];
+      long long sum = (long long)exact;
       if (lanes[0]->saturated) sum = sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum;
-      lanes[row % 8 * 4 + column / 2]->c[row / 8 * 2 + column % 2] = (uint32_t)sum;
+      lanes[lane]->c[k] = (uint32_t)sum;
     }
   }
 }
@@ -138,12 +164,9 @@ extern "C" {
 void cuhost_multiply(cuhost_Meeting* const* meeting) {
   cuhost_Product* lanes[32];
   for (int k = 0; k < 32; ++k) lanes[k] = (cuhost_Product*)meeting[k];
-  static Operands all;
-  int rows = lanes[0]->a_kind == cuhost_matrix_f64 ? 8 : 16;
-  gather(all, lanes, rows);
-  if (lanes[0]->a_kind == cuhost_matrix_f64) multiply_doubles(all, lanes, lanes[0]->depth);
-  else if (lanes[0]->c_kind == cuhost_matrix_s32) multiply_integers(all, lanes, lanes[0]->depth);
-  else multiply_floats(all, lanes, rows);
+  if (lanes[0]->a_kind == cuhost_matrix_f64) multiply_doubles(lanes);
+  else if (lanes[0]->c_kind == cuhost_matrix_s32) multiply_integers(lanes);
+  else multiply_floats(lanes);
 }
 
 // PTX ISA, "ldmatrix": lane 4 r + p has elements 2 p and 2 p + 1 of row r, or, transposed, of column r.

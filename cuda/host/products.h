@@ -6,20 +6,21 @@
 
 namespace cuhost {
 
-constexpr int columns = 8, most_rows = 16, most_depth = 32;
-using Reals = double __attribute__((vector_size(8 * columns)));
+constexpr int rows_at_once = 16, most_depth = 32;
 
-struct Operands {
-  double a[most_rows][most_depth];
-  Reals b[most_depth];
-  Reals c[most_rows];
-};
-struct Sums {
-  Reals exact[most_rows];               // before they are rounded
-  uint32_t floats[most_rows][columns];  // the bits of accumulators of f32
+// The product of 16 rows of A and some columns of B, by one instruction.
+struct Products {
+  const float* a;        // a[k * a_step + row]
+  int a_step;
+  const float* b;        // b[column * depth + k]
+  int depth, columns;
+  bool small;            // the operands have 8 bits
+  float* sums;           // sums[column * sums_step + row]: what is added to, and then the result
+  int sums_step;
+  double* exact;         // exact[column * 16 + row]: the results before they are rounded; null: nobody asks
 };
 
-// products.cpp: c + a b of one instruction. `small`: operands have 8 bits.
-void add_products(const Operands& all, int rows, int depth, bool small, Sums& sums);
+// products.cpp
+void add_products(const Products& all);
 
 }  // namespace cuhost

@@ -1,9 +1,12 @@
 // Asynchronous products of warpgroups, by PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 //
 // They happen as late as a kernel can rely on: operands in shared memory are read, and accumulators
-// written, when a wait needs them. Until then accumulators hold a signaling NaN.
+// written, when a wait needs them. Until then accumulators hold a signaling NaN. A thread does not wait
+// for others at a product, but where they meet next, unless accesses are checked: who is ahead of whom
+// then decides what a product is ordered after.
 #include "warpgroups.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -17,7 +20,7 @@
 namespace cuhost {
 namespace {
 
-constexpr int group_threads = 128, group_rows = 64, most_columns = 256, deepest = 32;
+constexpr int group_threads = 128, group_rows = 64, most_columns = 256;
 constexpr unsigned in_flight_bits = 0x7fa5a5a5;  // arithmetic would make it quiet
 constexpr unsigned chunk_bytes = 16;       // what swizzling moves
 constexpr unsigned long long address_field = 0x3fff;
@@ -51,22 +54,24 @@ struct Operand {
 struct Accumulators {
   int columns;
   int pending = 0;                         // products that have not happened
-  std::vector<uint32_t*> registers;        // of thread 0, of thread 1 ...
-  std::vector<float> sums;                 // by rows
+  std::vector<uint32_t*> registers;        // of thread 0, of thread 1 ...; null until a thread has come
+  std::vector<float> sums;                 // by columns
 };
 
 struct Product {
-  cuhost_Kind a_kind, b_kind;
-  bool accumulates, a_in_registers;
-  int a_scale, b_scale, depth;
+  cuhost_GroupProduct given;               // by the first thread that has come
+  int threads;                             // that have come
+  int depth;
   Operand a, b;
-  std::vector<double> a_registers;         // group_rows x depth
+  std::vector<float> a_registers;          // depth x group_rows
   std::shared_ptr<Accumulators> d;
 };
 
 struct Warpgroup {
   uint64_t block = 0;                      // see running_block
   bool fenced = false;
+  std::vector<Product> coming;             // to which not all threads have come
+  size_t begun[group_threads] = {};        // to how many of these a thread has come
   std::vector<Product> open;               // not committed yet
   std::deque<std::vector<Product>> groups;
   std::vector<std::shared_ptr<Accumulators>> in_flight;
@@ -84,7 +89,7 @@ Warpgroup& own_group() {
   return mine;
 }
 
-bool is_small(cuhost_Kind kind) { return kind == cuhost_matrix_e4m3 || kind == cuhost_matrix_e5m2; }
+constexpr bool is_small(cuhost_Kind kind) { return kind == cuhost_matrix_e4m3 || kind == cuhost_matrix_e5m2; }
 unsigned bytes_of(cuhost_Kind kind) { return kind == cuhost_matrix_tf32 ? 4 : is_small(kind) ? 1 : 2; }
 int depth_of(cuhost_Kind kind) { return 32 / (int)bytes_of(kind); }
 
@@ -107,34 +112,42 @@ Operand operand_of(unsigned long long descriptor, bool transposed, const char* w
 // Row and column of register k of a thread: PTX ISA, "Register Fragments for wgmma.mma_async".
 int row_of(int thread, int k) { return thread / 32 * 16 + thread % 32 / 4 + k / 2 % 2 * 8; }
 int column_of(int thread, int k) { return k / 4 * 8 + thread % 4 * 2 + k % 2; }
+size_t place_of_sum(int thread, int k) { return (size_t)(column_of(thread, k) * group_rows + row_of(thread, k)); }
 
-std::shared_ptr<Accumulators> accumulators_of(Warpgroup& group, cuhost_Meeting* const* threads) {
-  auto part = [&](int thread) { return (const cuhost_GroupProduct*)threads[thread]; };
-  int columns = part(0)->columns, count = columns / 2;
+std::shared_ptr<Accumulators> accumulators_of(Warpgroup& group, int thread, const cuhost_GroupProduct& part) {
+  int count = part.columns / 2;
   for (auto& known : group.in_flight) {
-    if (known->registers[0] != part(0)->d[0]) continue;
-    if (known->columns == columns) return known;
+    if (known->registers[(size_t)(thread * known->columns / 2)] != part.d[0]) continue;
+    if (known->columns == part.columns) return known;
     fault("correctness",
           "%s uses accumulators for %d columns in wgmma.mma_async that are in use for %d until "
           "wgmma.wait_group",
-          here().c_str(), columns, known->columns);
+          here().c_str(), part.columns, known->columns);
   }
   auto made = std::make_shared<Accumulators>();
-  made->columns = columns;
-  made->sums.resize((size_t)(group_rows * columns));
-  for (int thread = 0; thread < group_threads; ++thread) {
-    for (int k = 0; k < count; ++k) {
-      auto* place = (uint32_t*)part(thread)->d[k];
-      made->registers.push_back(place);
-      memcpy(&made->sums[(size_t)(row_of(thread, k) * columns + column_of(thread, k))], place, 4);
-      *place = in_flight_bits;
-    }
-  }
+  made->columns = part.columns;
+  made->sums.resize((size_t)(group_rows * part.columns));
+  made->registers.resize((size_t)(group_threads * count));
   group.in_flight.push_back(made);
   return made;
 }
 
+void take_accumulators(Accumulators& all, int thread, const cuhost_GroupProduct& part) {
+  int count = all.columns / 2;
+  uint32_t** own = &all.registers[(size_t)(thread * count)];
+  if (*own) return;
+  for (int k = 0; k < count; ++k) {
+    auto* place = (uint32_t*)part.d[k];
+    own[k] = place;
+    memcpy(&all.sums[place_of_sum(thread, k)], place, 4);
+    *place = in_flight_bits;
+  }
+}
+
 void check_alike(const cuhost_GroupProduct& one, const cuhost_GroupProduct& other) {
+  if (one.line != other.line)
+    fault("runtime", "divergence: the threads of a warpgroup of %s call wgmma.mma_async in lines %d and %d",
+          running_kernel, one.line, other.line);
   if (one.accumulates == other.accumulates && one.b_descriptor == other.b_descriptor &&
       (one.a_in_registers || one.a_descriptor == other.a_descriptor))
     return;
@@ -144,18 +157,29 @@ void check_alike(const cuhost_GroupProduct& one, const cuhost_GroupProduct& othe
         running_kernel, one.line);
 }
 
-std::vector<double> a_of_registers(cuhost_Meeting* const* threads, cuhost_Kind kind, int depth) {
-  std::vector<double> a((size_t)(group_rows * depth));
-  int packed = depth / 8;  // elements of a register
-  for (int thread = 0; thread < group_threads; ++thread) {
-    const auto* part = (const cuhost_GroupProduct*)threads[thread];
-    for (int k = 0; k < 4 * packed; ++k) {
-      int word = k / packed, row = thread / 32 * 16 + thread % 32 / 4 + word % 2 * 8;
-      int column = thread % 4 * packed + word / 2 * 4 * packed + k % packed;
-      a[(size_t)(row * depth + column)] = element(part->a, k, kind);
-    }
+// The elements of A that a thread gives.
+template <cuhost_Kind kind>
+void take_a(Product& product, int thread, const cuhost_GroupProduct& part) {
+  constexpr int packed = kind == cuhost_matrix_tf32 ? 1 : is_small(kind) ? 4 : 2;  // elements of a register
+  for (int k = 0; k < 4 * packed; ++k) {
+    int word = k / packed, row = thread / 32 * 16 + thread % 32 / 4 + word % 2 * 8;
+    int column = thread % 4 * packed + word / 2 * 4 * packed + k % packed;
+    product.a_registers[(size_t)(column * group_rows + row)] = (float)element(part.a, k, kind);
   }
-  return a;
+}
+
+template <class F>
+void with_group_kind(cuhost_Kind kind, F&& f) {
+#define CASE(known) \
+    case known: return f(std::integral_constant<cuhost_Kind, known>{});
+  switch (kind) {
+    CASE(cuhost_matrix_f16)
+    CASE(cuhost_matrix_bf16)
+    CASE(cuhost_matrix_tf32)
+    CASE(cuhost_matrix_e4m3)
+    default: CASE(cuhost_matrix_e5m2)
+  }
+#undef CASE
 }
 
 template <class F>
@@ -175,47 +199,40 @@ void report_reads(const Product& product) {
     }
     if (runs_checked()) cuhost_hooks.async_access(at, chunk_bytes, false, nullptr);
   };
-  unsigned bytes = bytes_of(product.a_kind), depth = (unsigned)product.depth;
-  if (!product.a_in_registers) each_chunk(product.a, group_rows, depth, bytes, report);
+  unsigned bytes = bytes_of(product.given.a_kind), depth = (unsigned)product.depth;
+  if (!product.given.a_in_registers) each_chunk(product.a, group_rows, depth, bytes, report);
   each_chunk(product.b, (unsigned)product.d->columns, depth, bytes, report);
 }
 
-// Elements by rows of A, or by columns of B.
-void gather(const Operand& operand, cuhost_Kind kind, unsigned rows, unsigned depth, double* values) {
-  unsigned bytes = bytes_of(kind), in_chunk = chunk_bytes / bytes;
+// Stores the element k of row (of A, or column of B) `row` at row * row_step + k * k_step.
+template <cuhost_Kind kind>
+void gather(const Operand& operand, unsigned rows, unsigned depth, unsigned row_step, unsigned k_step, float* values) {
+  constexpr unsigned bytes = kind == cuhost_matrix_tf32 ? 4 : is_small(kind) ? 1 : 2, in_chunk = chunk_bytes / bytes;
+  unsigned step = operand.transposed ? row_step : k_step;
   each_chunk(operand, rows, depth, bytes, [&](unsigned row, unsigned k, uintptr_t at) {
-    for (unsigned i = 0; i < in_chunk; ++i) {
-      unsigned to = operand.transposed ? (row + i) * depth + k : row * depth + k + i;
-      values[to] = element((const uint32_t*)at, (int)i, kind);
-    }
+    float* to = values + row * row_step + k * k_step;
+    for (unsigned i = 0; i < in_chunk; ++i) to[i * step] = (float)element((const uint32_t*)at, (int)i, kind);
   });
 }
 
 void compute(const Product& product) {
-  static double a[group_rows * deepest], b[most_columns * deepest];
-  static Operands all;
-  static Sums sums;
+  static float a[most_depth * group_rows], b[most_columns * most_depth];
   Accumulators& d = *product.d;
-  int depth = product.depth;
-  if (product.a_in_registers) memcpy(a, product.a_registers.data(), product.a_registers.size() * 8);
-  else gather(product.a, product.a_kind, group_rows, (unsigned)depth, a);
-  gather(product.b, product.b_kind, (unsigned)d.columns, (unsigned)depth, b);
-  double sign = product.a_scale * product.b_scale;
-  for (int top = 0; top < group_rows; top += most_rows) {
-    for (int row = 0; row < most_rows; ++row)
-      for (int k = 0; k < depth; ++k) all.a[row][k] = sign * a[(top + row) * depth + k];
-    for (int left = 0; left < d.columns; left += columns) {
-      for (int column = 0; column < columns; ++column)
-        for (int k = 0; k < depth; ++k) all.b[k][column] = b[(left + column) * depth + k];
-      for (int row = 0; row < most_rows; ++row)
-        for (int column = 0; column < columns; ++column)
-          all.c[row][column] =
-              product.accumulates ? d.sums[(size_t)((top + row) * d.columns + left + column)] : 0;
-      add_products(all, most_rows, depth, is_small(product.a_kind), sums);
-      for (int row = 0; row < most_rows; ++row)
-        memcpy(&d.sums[(size_t)((top + row) * d.columns + left)], sums.floats[row], 4 * columns);
-    }
+  const cuhost_GroupProduct& given = product.given;
+  auto depth = (unsigned)product.depth;
+  if (given.a_in_registers) {
+    memcpy(a, product.a_registers.data(), product.a_registers.size() * sizeof *a);
+  } else {
+    with_group_kind(given.a_kind, [&](auto kind) { gather<kind>(product.a, group_rows, depth, 1, group_rows, a); });
   }
+  with_group_kind(given.b_kind,
+                  [&](auto kind) { gather<kind>(product.b, (unsigned)d.columns, depth, depth, 1, b); });
+  if (given.a_scale * given.b_scale < 0)
+    for (unsigned k = 0; k < depth * group_rows; ++k) a[k] = -a[k];
+  if (!given.accumulates) std::fill(d.sums.begin(), d.sums.end(), 0.0f);
+  for (int top = 0; top < group_rows; top += rows_at_once)
+    add_products({a + top, group_rows, b, product.depth, d.columns, is_small(given.a_kind), &d.sums[(size_t)top],
+                  group_rows, nullptr});
 }
 
 void finish(const Accumulators& d) {
@@ -228,38 +245,67 @@ void finish(const Accumulators& d) {
               "a thread of block (%u,%u,%u) of %s changes an accumulator of wgmma.mma_async before "
               "wgmma.wait_group",
               cuhost_where.block.x, cuhost_where.block.y, cuhost_where.block.z, running_kernel);
-      memcpy(place, &d.sums[(size_t)(row_of(thread, j) * d.columns + column_of(thread, j))], 4);
+      memcpy(place, &d.sums[place_of_sum(thread, j)], 4);
     }
   }
+}
+
+// All threads have come to what follows their products.
+void meet_at_products(Warpgroup& group) {
+  for (Product& product : group.coming) {
+    if (product.threads != group_threads)
+      fault("runtime",
+            "divergence: %d of the %d threads of a warpgroup of %s call wgmma.mma_async in line %d before they call "
+            "something else",
+            product.threads, group_threads, running_kernel, product.given.line);
+    ++product.d->pending;
+    if (runs_checked()) report_reads(product);
+    if (runs_checked()) cuhost_hooks.passes_on(&group.open);
+    group.open.push_back(std::move(product));
+  }
+  group.coming.clear();
+  for (size_t& count : group.begun) count = 0;
 }
 
 }  // namespace
 
 extern "C" {
 
-void cuhost_group_fence(cuhost_Meeting* const*) { own_group().fenced = true; }
-
-void cuhost_group_product(cuhost_Meeting* const* threads) {
-  const auto& one = *(const cuhost_GroupProduct*)threads[0];
-  for (int k = 1; k < group_threads; ++k) check_alike(one, *(const cuhost_GroupProduct*)threads[k]);
+void cuhost_group_multiply(cuhost_GroupProduct* mine) {
   Warpgroup& group = own_group();
-  if (!group.fenced)
-    fault("correctness", "%s calls wgmma.mma_async in line %d without a wgmma.fence before it",
-          here().c_str(), one.line);
-  Product product = {one.a_kind, one.b_kind, one.accumulates, one.a_in_registers, one.a_scale,
-                     one.b_scale, depth_of(one.a_kind), {}, {}, {}, nullptr};
-  if (one.a_in_registers) product.a_registers = a_of_registers(threads, one.a_kind, product.depth);
-  else product.a = operand_of(one.a_descriptor, one.a_transposed, "A");
-  product.b = operand_of(one.b_descriptor, one.b_transposed, "B");
-  product.d = accumulators_of(group, threads);
-  ++product.d->pending;
-  report_reads(product);
-  if (runs_checked()) cuhost_hooks.passes_on(&group.open);
-  group.open.push_back(std::move(product));
+  int thread = (int)(thread_stamp & 1023) % group_threads;
+  size_t number = group.begun[thread]++;
+  if (number == group.coming.size()) {
+    if (!group.fenced)
+      fault("correctness", "%s calls wgmma.mma_async in line %d without a wgmma.fence before it",
+            here().c_str(), mine->line);
+    Product product = {*mine, 0, depth_of(mine->a_kind), {}, {}, {}, accumulators_of(group, thread, *mine)};
+    if (mine->a_in_registers) product.a_registers.resize((size_t)(group_rows * product.depth));
+    else product.a = operand_of(mine->a_descriptor, mine->a_transposed, "A");
+    product.b = operand_of(mine->b_descriptor, mine->b_transposed, "B");
+    if (!runs_checked()) report_reads(product);
+    group.coming.push_back(std::move(product));
+  }
+  Product& product = group.coming[number];
+  check_alike(product.given, *mine);
+  ++product.threads;
+  take_accumulators(*product.d, thread, *mine);
+  if (mine->a_in_registers)
+    with_group_kind(mine->a_kind, [&](auto kind) { take_a<kind>(product, thread, *mine); });
+  if (runs_checked()) cuhost_meet_warpgroup(mine);
+}
+
+void cuhost_group_product(cuhost_Meeting* const*) { meet_at_products(own_group()); }
+
+void cuhost_group_fence(cuhost_Meeting* const*) {
+  Warpgroup& group = own_group();
+  meet_at_products(group);
+  group.fenced = true;
 }
 
 void cuhost_group_commit(cuhost_Meeting* const*) {
   Warpgroup& group = own_group();
+  meet_at_products(group);
   group.groups.push_back(std::move(group.open));
   group.open.clear();
 }
@@ -267,10 +313,11 @@ void cuhost_group_commit(cuhost_Meeting* const*) {
 void cuhost_group_wait(cuhost_Meeting* const* threads) {
   Warpgroup& group = own_group();
   unsigned but_latest = ((const cuhost_GroupWait*)threads[0])->but_latest;
+  meet_at_products(group);
   if (runs_checked()) cuhost_hooks.learns(&group.open);
   for (; group.groups.size() > but_latest; group.groups.pop_front()) {
     for (const Product& product : group.groups.front()) {
-      report_reads(product);
+      if (runs_checked()) report_reads(product);  // once more: only now do they happen
       compute(product);
       --product.d->pending;
     }

@@ -21,6 +21,7 @@ struct cuhost_GroupWait : cuhost_Meeting {
 extern "C" {
 // A thread's part in what all 128 threads of its warpgroup do at one line.
 void cuhost_meet_warpgroup(cuhost_Meeting* mine);
+void cuhost_group_multiply(cuhost_GroupProduct* mine);
 void cuhost_group_fence(cuhost_Meeting* const* threads);
 void cuhost_group_product(cuhost_Meeting* const* threads);
 void cuhost_group_commit(cuhost_Meeting* const* threads);
@@ -57,7 +58,7 @@ CUHOST_UNCHECKED void cuhost_wgmma(int line, void* const* d, bool accumulates, c
                               a_kind, b_kind, accumulates, a != nullptr, a_transposed, b_transposed,
                               columns, a_scale, b_scale, in_a.bits, in_b.bits, {}, d};
   if (a) __builtin_memcpy(mine.a, a, sizeof mine.a);
-  cuhost_meet_warpgroup(&mine);
+  cuhost_group_multiply(&mine);
 }
 
 }  // namespace cuhost

@@ -193,6 +193,11 @@ def test_wrong_use_of_a_product_is_found(wrong, body, reason):
     [
         (f"if (t < 96) {{ {PRODUCT} }}", 128, "other threads of its warpgroup never call"),
         ("if (t < 64) { fence(); } else { commit(); }", 128, "divergence: .* wgmma.commit_group"),
+        (
+            "fence(); if (t < 96) multiply((float (&)[4])d, in_a, in_b, 1); commit();",
+            128,
+            "divergence: 96 of the 128 threads .* wgmma.mma_async in line",
+        ),
         ("fence();", 96, "four warps of a warpgroup: its block has 96 threads"),
         (PRODUCT.replace("in_a, in_b", "in_a + t, in_b"), 128, "with different descriptors"),
     ],
