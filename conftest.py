@@ -292,7 +292,9 @@ def _candidates(
     named = cases and not given
     groups = _record_files(config, [[*map(find_workload, cases)]] if named else _groups(config))
     quick = config.getoption("--quick")
-    words = config.getoption("--kernels") or (f"top{QUICK_KERNELS}" if quick else kernels)
+    words = config.getoption("--kernels")
+    if words is None:
+        words = f"top{QUICK_KERNELS}" if quick else kernels
     files = [file for group in (_ends(groups) if quick else groups) for file in group]
     return [Candidate(file, rank) for file in files for rank in choose_ranks(words, file.ranks)]
 

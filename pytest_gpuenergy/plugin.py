@@ -121,8 +121,8 @@ def load_run(config: pytest.Config) -> RunPlugin:
 @pytest.hookimpl(tryfirst=True)  # before another plugin reads --tx and --dist
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Prepare the fleet, unless this process is one of its workers or no items will run."""
-    fleet = str(FLEET.value(config)).strip()
-    if fleet and not hasattr(config, "workerinput") and runs_items(config):
+    fleet = FLEET.text(config)
+    if fleet is not None and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin import prepare
 
         prepare(config, fleet)

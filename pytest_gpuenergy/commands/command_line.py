@@ -27,6 +27,8 @@ _WIDTH = 79
 """Columns of the text in ``--help``."""
 _MAX_NAMES = 12
 """The most names that an error message lists; of further ones it gives the number."""
+_MAX_COUNT = 1_000_000
+"""The most runs, tokens or trials that an option takes."""
 _T = TypeVar("_T")
 _N = TypeVar("_N", int, float)
 
@@ -59,8 +61,8 @@ def add_command(
 
 def count(text: str) -> int:
     """Parse a whole number above zero, for `ArgumentParser.add_argument`."""
-    if not text.isdecimal() or not 0 < int(text) < 1 << 20:
-        raise ArgumentTypeError(f"{text!r} is not a number above zero")
+    if not text.isdecimal() or not 0 < int(text) <= _MAX_COUNT:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 1 to {_MAX_COUNT}")
     return int(text)
 
 

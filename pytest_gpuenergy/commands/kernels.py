@@ -250,7 +250,8 @@ def _recorded(arguments: Namespace) -> list[kernels.RankedKernel]:
                 "or name another folder with --records."
             )
         only_set(same, name)
-    chosen = [(file, tuning.choose_ranks(arguments.kernels or "all", file.ranks)) for file in files]
+    ranks = "all" if arguments.kernels is None else arguments.kernels
+    chosen = [(file, tuning.choose_ranks(ranks, file.ranks)) for file in files]
     return [
         kernels.RankedKernel(file.workload, rank, kernel)
         for file, ranks in chosen

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 
-from pytest_gpuenergy import engine, report as reports, search, tuning
+from pytest_gpuenergy import engine, search, tuning
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
@@ -17,6 +17,7 @@ from pytest_gpuenergy.commands.command_line import (
     print_json,
     print_lines,
     tell,
+    write_text,
 )
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Metric
@@ -112,16 +113,14 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         type=Path,
         help="Evaluate the variant of a control.json alone, and write runner_result.json beside it",
     )
-    parser.add_argument(
-        "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of kernel specs"
-    )
+    parser.add_argument("--schema", metavar="PATH", help="Write the JSON Schema of kernel specs")
     parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
 
 def run(arguments: Namespace) -> int:
     """Search each kernel, one after the other."""
     if arguments.schema is not None:
-        reports.write_view(arguments.schema, search.schema_document())
+        write_text(search.schema_document(), arguments.schema)
     if arguments.worker is not None:
         return _run_worker(arguments)
     if arguments.spec is not None and arguments.input is not None:

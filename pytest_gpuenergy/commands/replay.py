@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 
-from pytest_gpuenergy import replay, report as reports
+from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
@@ -16,6 +16,7 @@ from pytest_gpuenergy.commands.command_line import (
     print_json,
     print_lines,
     tell,
+    write_text,
 )
 from pytest_gpuenergy.support import InputError, plain
 
@@ -112,7 +113,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     add_schedule_options(parser)
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument(
-        "--schema", metavar="PATH", type=Path, help="Write the JSON Schema of --json; needs no run"
+        "--schema", metavar="PATH", help="Write the JSON Schema of --json; needs no run"
     )
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
@@ -120,7 +121,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
 def run(arguments: Namespace) -> int:
     """Replay, write the report, and print a summary; of several ranks, in as many processes."""
     if arguments.schema is not None:
-        reports.write_view(arguments.schema, replay.schema_document())
+        write_text(replay.schema_document(), arguments.schema)
         if arguments.folder is None:
             return 0
     if arguments.interval is not None and arguments.power_log is None:

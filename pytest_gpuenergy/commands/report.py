@@ -228,8 +228,11 @@ def _write_views(
             write_text(text(report), target)
     if arguments.csv is not None:
         reports.write_classic_csv(report, arguments.csv)
-    if arguments.best_perf is not None:
-        reports.write_best_perf(report, arguments.best_perf)
+    if arguments.best_perf is not None and not reports.write_best_perf(report, arguments.best_perf):
+        raise InputError(
+            "--best-perf has matrix products and convolutions only, and nothing was written since "
+            "this report has neither: omit --best-perf."
+        )
     if arguments.parquet is not None:
         reports.write_parquet(report, arguments.parquet)
 

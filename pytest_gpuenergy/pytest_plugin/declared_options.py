@@ -122,7 +122,8 @@ class PytestOption(NamedTuple):
             parts = value if isinstance(value, list) and may_be_list else [value]
             types = (str,) if self.metavar in _TEXTS else (str, int, float)
             if all(isinstance(part, types) and not isinstance(part, bool) for part in parts):
-                return ",".join(map(str, parts))
+                text = ",".join(map(str, parts))
+                return ",".join(text.split("\n")).strip(",") if "\n" in text else text
             advice = "a string" if self.metavar in _TEXTS else "a string or a number"
             if may_be_list:
                 advice += ", or a list of these"

@@ -135,7 +135,7 @@ def test_a_run_that_was_resumed_counts_as_the_last(project):
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", ""])
 def test_a_number_to_keep_must_be_one(number):
-    assert "is not a number above zero" in ended(2, "clean", f"--keep={number}").err
+    assert "is not a whole number from 1 to" in ended(2, "clean", f"--keep={number}").err
 
 
 def exported(project: Path, name: str = "out") -> Path:

@@ -61,6 +61,11 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(make_run, capsys):
     assert capsys.readouterr().out.endswith(": FAILED\n")
 
 
+def test_a_run_that_is_its_own_baseline_is_no_quiet_success(make_run):
+    make_run("a", measurement())
+    assert printed("a").endswith(": passed, but a run was compared with itself\n")
+
+
 def test_without_a_limit_nothing_fails(make_run):
     make_run("a", measurement())
     make_run("b", measurement(edp=1.2))

@@ -246,6 +246,7 @@ def test_a_record_that_cannot_be_lowered_ends_with_1(monkeypatch):
         (["show", "tiny", "3"], "has no kernel of rank 3"),
         (["show", "tiny", "first"], "'first' is not a rank"),
         (["export", "--kernels", "best", "--out", "o"], "--kernels 'best' is not understood"),
+        (["export", "--kernels", "", "--out", "o"], "--kernels '' is not understood"),
         (["export", "--kernels", "1,9", "--out", "o"], "there is no kernel 9; there are 1 to 2"),
         *(
             (["export", "--kernels", ranks, "--out", "o"], "name fewer ranks, or all")

@@ -241,8 +241,8 @@ REFUSED: dict[str, tuple[list[str], list[str], str]] = {
     "few sizes": (hundred(), ["--shape", "1,2,3"], "is not understood"),
     "a size of another form": (hundred(), ["--shape", "1,2,3,4,5,6,7,8,x"], "is not understood"),
     "no ASCII digit": (hundred(), ["--shape", "²,1,1,1,1,1,1,1,1"], "is not understood"),
-    "none to keep": (hundred(), ["--keep", "0"], "'0' is not a number above zero"),
-    "fewer than none": (hundred(), ["--keep", "-1"], "'-1' is not a number above zero"),
+    "none to keep": (hundred(), ["--keep", "0"], "'0' is not a whole number from 1 to"),
+    "fewer than none": (hundred(), ["--keep", "-1"], "'-1' is not a whole number from 1 to"),
 }
 
 

@@ -77,7 +77,7 @@ def test_without_pytorch_one_sentence_says_what_to_install(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("word", ["0", "-1", "many"])
 def test_a_batch_that_is_no_number_is_refused(word):
-    assert "not a number above zero" in refused("bloom-560m", "--out", "run", "--batch", word)
+    assert "not a whole number from 1 to" in refused("bloom-560m", "--out", "run", "--batch", word)
 
 
 @pytest.mark.parametrize("word", ["-1", "many", str(1 << 63)])

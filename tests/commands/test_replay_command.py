@@ -188,6 +188,7 @@ class TestAllCalls:
         path = tmp_path / "schema.json"
         assert main(["replay", "--schema", str(path)]) == 0
         assert path.read_text() == SCHEMA.read_text(), f"gpuenergy replay --schema {SCHEMA}"
+        assert ended(0, "replay", "--schema", "-").out == path.read_text()
         validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
         found, _ = of_two_limits
         validator.validate(found.report)

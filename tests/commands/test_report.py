@@ -244,6 +244,11 @@ def test_parquet_is_written(project):
     assert (project / "t.parquet").read_bytes().startswith(b"PAR1")
 
 
+def test_best_perf_of_other_workloads_is_refused(project):
+    make_run(project, "a", K01)
+    assert "this report has neither: omit --best-perf" in refused("--best-perf", "folder")
+
+
 def test_the_schema_needs_no_run(project):
     assert json.loads(printed("--schema", "-"))["title"] == "Report of pytest-gpuenergy"
     assert list(project.iterdir()) == []

@@ -103,6 +103,11 @@ def test_what_pytest_leaves_as_it_is_in_its_own_table_is_refused(pytester, line)
     result.stderr.fnmatch_lines([f"ERROR: {line.split()[0]} in */pytest.toml is *: give *."])
 
 
+def test_a_list_in_an_ini_file_may_have_a_value_a_line(pytester):
+    pytester.makefile(".ini", pytest="[pytest]\npowercap =\n    1\n    300W\n")
+    assert PytestOptions.from_pytest_config(pytester.parseconfig()).powercap == "1,300W"
+
+
 def test_the_command_line_overrides_an_ini_option_of_any_type(pytester):
     pytester.makefile(".toml", pytest=f"[pytest]{LEAN}powercap = [1, 2]\n")
     config = pytester.parseconfig("-o", "powercap=3")

@@ -89,6 +89,12 @@ TABLE = "this GPU's table has the caps 1 to 5 (200 W, 325 W, 450 W, 575 W, 700 W
         ("--gpuenergy-csv=parts.py/csv", f"*/parts.py/csv {UNWRITABLE}"),
         ("--gpuenergy-html=parts.py/r.html", f"*/parts.py/r.html {UNWRITABLE}"),
         ("--gpuenergy-json=folder", "*/folder cannot be written (it is a folder): *."),
+        ("--gpuenergy-json parts.py", "*/parts.py is source text, which would be lost: choose *."),
+        ("--gpuenergy-html=-", "- names no file: give the path of one; *."),
+        (
+            "--gpuenergy-fleet=",
+            "--gpuenergy-fleet '': it is empty, or a quotation is *",
+        ),
         (
             "--gpuenergy-json=a --gpuenergy-html=a",
             "--gpuenergy-json */a and --gpuenergy-html */a conflict: give each a path of its own.",

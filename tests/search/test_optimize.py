@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from command_outcomes import ended
 from kernel_specs import (
     BUDGET,
     SCALE,
@@ -486,6 +487,7 @@ class TestUsage:
         path = tmp_path / "schema.json"
         assert main(["optimize", "--schema", str(path)]) == 0
         assert path.read_text() == SCHEMA.read_text(), f"gpuenergy optimize --schema {SCHEMA}"
+        assert ended(0, "optimize", "--schema", "-").out == path.read_text()
         validator = jsonschema.Draft202012Validator(json.loads(path.read_text()))
         for shipped in KERNELS.glob("*.json"):
             validator.validate(json.loads(shipped.read_text()))

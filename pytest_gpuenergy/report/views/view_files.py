@@ -14,10 +14,17 @@ from pytest_gpuenergy.support import (
     ReportError,
     check_room,
     followed,
+    is_file,
     lock,
     write_atomically,
     written_to,
 )
+
+_SOURCES = frozenset(
+    (".py", ".pyi", ".toml", ".ini", ".cfg", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp")
+)
+"""Suffixes of files that people write. No view has one, but ``--json bench/test_scale.py``, where
+the path was forgotten, names one."""
 
 
 class ViewTarget(NamedTuple):
@@ -42,7 +49,7 @@ def check_targets(targets: Sequence[ViewTarget], read: Iterable[Path] = ()) -> N
     known: list[tuple[ViewTarget, Path]] = []
     for target in targets:
         place = _real(target.path)
-        _refuse_raw(target.path)
+        _refuse_place(target.path)
         if place in inputs:
             raise InputError(
                 f"{target.option} {target.path} is also an input, and would be overwritten: "
@@ -64,7 +71,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
         InputError: a run stores its measurements there.
         ReportError: it cannot be written.
     """
-    _refuse_raw(path)
+    _refuse_place(path)
     with _explained(path):
         target = followed(path) if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
@@ -80,11 +87,17 @@ def _is_below(place: Path, target: ViewTarget, above: Path) -> bool:
     return not target.folder and above in place.parents
 
 
-def _refuse_raw(path: Path) -> None:
-    if is_raw(_real(path)):
+def _refuse_place(path: Path) -> None:
+    """Refuse a path that a slip of the command line has made the path of a view."""
+    place = _real(path)
+    if is_raw(place):
         raise InputError(
             f"{path} is where a run stores its measurements: choose another path for the view."
         )
+    if place.name == "-":
+        raise InputError("- names no file: give the path of one; this output has no other place.")
+    if place.suffix in _SOURCES and is_file(place):
+        raise InputError(f"{path} is source text, which would be lost: choose another path.")
 
 
 def write_view(path: Path, content: str | bytes) -> None:
@@ -94,7 +107,7 @@ def write_view(path: Path, content: str | bytes) -> None:
         InputError: a run stores its measurements there.
         ReportError: it cannot be written, or is not a regular file.
     """
-    _refuse_raw(path)
+    _refuse_place(path)
     with _explained(path):
         target = written_to(path)
     write_file(target, content)
