@@ -268,14 +268,14 @@ class EmulatedDevice(Device):
 
         def before() -> None:
             _strike(self.state)
-            self._profiled(job, arenas)
+            self._launch_traffic(job, arenas)
 
         program = functools.partial(
             self._runner.open, kernel, arenas, job.scalars, timeout_s=job.timeout_s
         )
 
         def traffic_bytes() -> float:
-            launches = zip(kernel.launches, self._profiled(job, arenas), strict=True)
+            launches = zip(kernel.launches, self._launch_traffic(job, arenas), strict=True)
             return sum(launch.blocks * traffic.total_bytes for launch, traffic in launches)
 
         with contextlib.ExitStack() as stack:
@@ -304,7 +304,7 @@ class EmulatedDevice(Device):
         places = placements(set_bytes) if job.apart and cache == "hot" else 1
         traffic = None
         if recorded_on(kernel, self.profile, cache) is None:
-            traffic = self._profiled(job, arenas)
+            traffic = self._launch_traffic(job, arenas)
         restored_bytes = sum(a.tensor.nbytes for a in arenas.values() if a.tensor.role == "inout")
         demand = kernel_demand(
             *(kernel, _work(job), traffic, self.profile),
@@ -313,12 +313,14 @@ class EmulatedDevice(Device):
             restored_bytes=restored_bytes,
         )
         demand = on_board(demand, self._index)
-        with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
+        with self._abandoned_at_exit(
+            VirtualRepeater(self.state, demand, job.timeout_s, places)
+        ) as repeater:
             yield repeater
 
     def beyond_model(self, job: Job, arenas: Mapping[str, Arena]) -> str | None:
         kernel = self._text(job.kernel)
-        traffic = self._profiled(job, arenas)
+        traffic = self._launch_traffic(job, arenas)
         dtypes = [arena.tensor.dtype for arena in arenas.values()]
         return beyond_comparison(kernel, dtypes, _work(job), traffic, self.name, job.cache)
 
@@ -332,7 +334,7 @@ class EmulatedDevice(Device):
             timeout_s: the time that a run may take.
         """
         demand = on_board(demand, self._index)
-        return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
+        return self._abandoned_at_exit(VirtualRepeater(self.state, demand, timeout_s, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:
         """Return a repeater of work that takes little power and has no kernel to compile."""
@@ -340,7 +342,7 @@ class EmulatedDevice(Device):
         return self.play(Demand(_LIGHT_S, idle_w + _LIGHT_SHARE * (top_w - idle_w)))
 
     @contextlib.contextmanager
-    def _playing(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
+    def _abandoned_at_exit(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
         try:
             yield repeater
         finally:
@@ -387,7 +389,7 @@ class EmulatedDevice(Device):
             raise KernelFault("constraints", str(self.refusal(kernel)))
         return kernel
 
-    def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
+    def _launch_traffic(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
         kernel = self._text(job.kernel)
 
         # A kernel that races leaves no profile, so it is checked, and fails, every time.

@@ -73,10 +73,10 @@ def _ask(ray: Any, options: argparse.Namespace) -> list[ProbedHost]:
         ).remote(options.python, options.device, options.remote_dir, environment_of())
         for node in nodes
     ]
-    return [_answered(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
+    return [_probe_node(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
 
 
-def _answered(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
+def _probe_node(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
     """Return what a node offers, or why that is unknown; Ray may have fewer GPUs than the host."""
     name = node["NodeManagerHostname"]
     try:

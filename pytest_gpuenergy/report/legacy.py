@@ -138,16 +138,16 @@ def parse_figures(text: str) -> LaunchFigures | str:
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
     # Older tools printed 0 mJ when NVML failed; no launch takes that.
     if missing := [name for name, values in found.items() if not values - {0.0, math.inf}]:
-        return f"it has no {_listed(missing)}"
+        return f"it has no {_join_words(missing)}"
     if several := [name for name, values in found.items() if len(values) > 1]:
-        return f"it has different values for {_listed(several)}"
+        return f"it has different values for {_join_words(several)}"
     try:
         return LaunchFigures(*(values.pop() for values in found.values()))
     except (ValueError, ArithmeticError):
         return "its figures are out of range"
 
 
-def _listed(names: list[str]) -> str:
+def _join_words(names: list[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -203,7 +203,7 @@ def read_expressions(source: str) -> Iterator[CudaExpressions]:
         elif defined := _DEFINE.match(token.text):
             body = list(cuda_tokens(source, token.start + defined.end(), token.end))
             macros.append((body, re.findall(r"\w+", defined["parameters"] or "")))
-    types, templates = _declared(main)
+    types, templates = _declared_names(main)
     yield CudaExpressions(main, types, templates)
     for tokens, parameters in macros:
         texts = [token.text for token in tokens]
@@ -218,7 +218,7 @@ def read_expressions(source: str) -> Iterator[CudaExpressions]:
         yield CudaExpressions(tokens, types | cast_to, templates)
 
 
-def _declared(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
+def _declared_names(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of types that may be integers and of templates that a text declares."""
     types: set[str] = set()
     templates: set[str] = {"thread_block_tile", "Array", "vector", "is_same", "conditional"}

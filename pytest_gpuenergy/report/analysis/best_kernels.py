@@ -190,13 +190,13 @@ def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
     if tied == measured:
         return f"any {noun}"
     if tied == measured[-len(tied) :]:
-        return f"any {noun} from {_spaced(tied[0])}"
+        return f"any {noun} from {_spaced_units(tied[0])}"
     if tied == measured[: len(tied)]:
-        return f"any {noun} up to {_spaced(tied[-1])}"
+        return f"any {noun} up to {_spaced_units(tied[-1])}"
     return ", ".join(tied)
 
 
-def _spaced(label: str) -> str:
+def _spaced_units(label: str) -> str:
     """``300 W`` for ``300W``, ``1500 MHz`` for ``1500MHz``; other labels as they are."""
     match = re.fullmatch(r"([0-9.]+)(W|MHz)", label)
     return f"{match[1]} {match[2]}" if match else label

@@ -65,7 +65,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
         ReportError: it cannot be written.
     """
     _refuse_raw(path)
-    with _explained(path):
+    with _writing(path):
         target = followed(path) if folder else written_to(path).parent
         target.mkdir(parents=True, exist_ok=True)
         check_room(target)
@@ -95,7 +95,7 @@ def write_view(path: Path, content: str | bytes) -> None:
         ReportError: it cannot be written, or is not a regular file.
     """
     _refuse_raw(path)
-    with _explained(path):
+    with _writing(path):
         target = written_to(path)
     write_file(target, content)
 
@@ -107,12 +107,12 @@ def updating(path: Path) -> Iterator[None]:
     Raises:
         ReportError: its folder cannot be created or locked.
     """
-    with _explained(path):
+    with _writing(path):
         folder = written_to(path).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _explained(path):
+        with _writing(path):
             lock(descriptor)
         yield
     finally:
@@ -121,14 +121,14 @@ def updating(path: Path) -> Iterator[None]:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file atomically, with its parent folders; an error is a `ReportError`."""
-    with _explained(path):
+    with _writing(path):
         folder = followed(path.parent)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / path.name, content)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -175,9 +175,9 @@ class Accesses:
         node = bare(node)
         match node.type:
             case "identifier":
-                return self._named(node)
+                return self._variable_address(node)
             case "binary_expression":
-                return self._moved(node)
+                return self._sum_address(node)
             case "pointer_expression" if operator_of(node) == "&":
                 target = field(node, "argument")
                 return None if target is None else self._element(bare(target))
@@ -197,7 +197,7 @@ class Accesses:
                 return None if only is None else self._cast(only, kind)
         return None
 
-    def _named(self, node: Node) -> Address | None:
+    def _variable_address(self, node: Node) -> Address | None:
         variable = self._text.variable(node)
         if variable is None:
             return None
@@ -209,7 +209,7 @@ class Accesses:
             return None if inner is None else replace(inner, identifiers=(node,))
         return None
 
-    def _moved(self, node: Node) -> Address | None:
+    def _sum_address(self, node: Node) -> Address | None:
         if (parts := sides(node, "+", "-")) is None:
             return None
         base, by, sign = self.address(parts[0]), parts[1], operator_of(node)
@@ -218,9 +218,9 @@ class Accesses:
         if base is None:
             return None
         distance = self._kernel.polynomial(by)
-        return self._shifted(base, -distance if distance is not None and sign == "-" else distance)
+        return self._shift(base, -distance if distance is not None and sign == "-" else distance)
 
-    def _shifted(self, base: Address, distance: Polynomial | None) -> Address:
+    def _shift(self, base: Address, distance: Polynomial | None) -> Address:
         plain = not base.width and not base.subscripts and len(base.root.dims) < 2
         if not plain or base.offset is None or distance is None:
             return replace(base, offset=None)
@@ -247,7 +247,7 @@ class Accesses:
             plain = whole and len(outer.root.dims) == 1
             offset = self._kernel.polynomial(index) if plain else None
             return replace(outer, offset=offset, subscripts=subscripts)
-        return self._shifted(outer, self._kernel.polynomial(index))
+        return self._shift(outer, self._kernel.polynomial(index))
 
     def _cast(self, inner: Node, kind: Node | None) -> Address | None:
         address = self.address(inner)

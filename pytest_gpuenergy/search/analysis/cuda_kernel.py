@@ -157,7 +157,7 @@ class CudaKernel(SpecKernel):
                 number = whole_number(text_of(node))
                 return None if number is None else Polynomial.constant(number)
             case "identifier":
-                return self._named(node, depth)
+                return self._name_polynomial(node, depth)
             case "field_expression":
                 base, _, axis = text_of(node).partition(".")
                 if base == "blockDim" and axis in _AXES:
@@ -177,7 +177,7 @@ class CudaKernel(SpecKernel):
         value = None if inner is None else self.polynomial(inner, depth - 1)
         return -value if value is not None and operator_of(node) == "-" else value
 
-    def _named(self, node: Node, depth: int) -> Polynomial | None:
+    def _name_polynomial(self, node: Node, depth: int) -> Polynomial | None:
         name = text_of(node)
         variable = self.text.variable(node)
         if variable is None:

@@ -103,7 +103,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
     return False
 
 
-def _passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_Passed]:
+def _aliases_passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_Passed]:
     """Return where a function passes a parameter, under any name that it gives the pointer."""
     names, known, found = {name}, set[str](), list[_Use]()
     while names - known:
@@ -154,8 +154,8 @@ class _CudaFunctions:
             body = field(function, "body")
             if body is None or passed.parameter >= len(parameters):
                 raise _ReadError
-            name = _declared(parameters[passed.parameter])
-            yield from _passed_on(name, lambda names, body=body: self._uses(body, names))  # type: ignore[misc]
+            name = _declared_name(parameters[passed.parameter])
+            yield from _aliases_passed_on(name, lambda names, body=body: self._uses(body, names))  # type: ignore[misc]
 
     def _uses(self, body: Node, names: set[str]) -> Iterator[_Use]:
         if names & self._in_macros:
@@ -201,9 +201,9 @@ def _cuda_use(node: Node, body: Node) -> _Use:
             if not pointer or field(parent, "condition") == node:
                 raise _ReadError
         elif kind == "assignment_expression":
-            return _assigned(parent, node, pointer=pointer)
+            return _use_in_assignment(parent, node, pointer=pointer)
         elif kind == "init_declarator" and pointer and field(parent, "value") == node:
-            return _declared(parent)
+            return _declared_name(parent)
         elif kind == "expression_statement":
             return None
         elif kind != "parenthesized_expression":
@@ -228,7 +228,7 @@ def _check_alignment(address: Node) -> None:
     raise _ReadError
 
 
-def _assigned(assignment: Node, node: Node, *, pointer: bool) -> _Use:
+def _use_in_assignment(assignment: Node, node: Node, *, pointer: bool) -> _Use:
     left = field(assignment, "left")
     if left == node:
         if pointer or operator_of(assignment) == "=" or _is_statement(assignment):
@@ -263,7 +263,7 @@ def _cuda_function(call: Node) -> str:
     return text_of(function) if function is not None and function.type == "identifier" else ""
 
 
-def _declared(declaration: Node) -> str:
+def _declared_name(declaration: Node) -> str:
     """Return the name that a declaration of one variable gives."""
     declarator = field(declaration, "declarator")
     if declarator is not None and declarator.type != "structured_binding_declarator":
@@ -319,7 +319,7 @@ class _TritonFunctions:
                 if is_loaded and isinstance(node, ast.Name) and node.id in known:
                     yield self._use(node)
 
-        return _passed_on(parameter, uses)
+        return _aliases_passed_on(parameter, uses)
 
     def _use(self, node: ast.AST) -> _Use:
         """Return how Triton text uses a pointer where it names it."""

@@ -189,7 +189,9 @@ class EnableAsyncPipeline(SourceMove):
             for stages in _STAGES if not any(size % _ALIGNMENT for size in sizes) else ():
                 if used + (stages - 1) * sum(sizes) <= SHARED_BYTES:
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield TextChange.of(kernel, what, _pipelined(kernel, accesses, tiles, stages))
+                    yield TextChange.of(
+                        kernel, what, _pipeline_edits(kernel, accesses, tiles, stages)
+                    )
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         text = kernel.text
@@ -213,7 +215,9 @@ class EnableAsyncPipeline(SourceMove):
                 yield TextChange.of(kernel, what, [function, option])
 
 
-def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages: int) -> list[Edit]:
+def _pipeline_edits(
+    kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages: int
+) -> list[Edit]:
     loop, source = tiles.loop, kernel.text.source
     stage, ahead = kernel.fresh("stage"), kernel.fresh("ahead")
     name, kind, bound = loop.variable.name, loop.variable.type, text_of(loop.bound)
@@ -237,7 +241,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
         "__pipeline_commit();",
         f"__pipeline_wait_prior({stages - 1});",
         "__syncthreads();",
-        *_lines(kernel, tiles.compute, _staged(accesses, tiles, tiles.compute, stage)),
+        *_lines(kernel, tiles.compute, _stage_subscripts(accesses, tiles, tiles.compute, stage)),
         "__syncthreads();",
         f"{stage} = ({stage} + 1) % {stages};",
     ]
@@ -254,7 +258,9 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
-def _staged(accesses: Accesses, tiles: _TileLoop, some: Iterable[Node], stage: str) -> list[Edit]:
+def _stage_subscripts(
+    accesses: Accesses, tiles: _TileLoop, some: Iterable[Node], stage: str
+) -> list[Edit]:
     """Return the edits that subscript each array with its copy."""
     return [
         Edit.after(name, f"[{stage}]")
@@ -270,7 +276,7 @@ def _fill(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stage: str) 
     edits = []
     for copy in tiles.copies:
         node, source = copy.to.node, copy.source
-        staged = _staged(accesses, tiles, [node], stage)
+        staged = _stage_subscripts(accesses, tiles, [node], stage)
         place = text_with(kernel.text.source, node, staged)
         target = place[1:].strip() if node.type == "pointer_expression" else f"&{place}"
         if source.function:

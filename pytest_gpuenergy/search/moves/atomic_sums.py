@@ -59,7 +59,7 @@ class AvoidAtomicsReduce(SourceMove):
                 for atom in place.atoms
             ):
                 if not any(_is_by_one_thread(kernel, access) for access in own):
-                    yield from _reduced(kernel, own, place)
+                    yield from _register_sums(kernel, own, place)
             else:
                 yield from _private(kernel, own)
 
@@ -92,7 +92,7 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
     return False
 
 
-def _reduced(
+def _register_sums(
     kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial
 ) -> Iterator[TextChange]:
     """Yield the kernel with a sum in registers, which warps put together at the end."""

@@ -121,7 +121,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
             yield what, launch
 
 
-def _used(launch: LaunchPlan) -> frozenset[str]:
+def _names_in_launch(launch: LaunchPlan) -> frozenset[str]:
     """Return the names in expressions of a launch."""
     return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
 
@@ -129,7 +129,7 @@ def _used(launch: LaunchPlan) -> frozenset[str]:
 def _free_plans(kernel: CudaKernel) -> Iterator[tuple[str, LaunchPlan]]:
     """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
     launch, name = kernel.launch, _AXES[0]
-    if name in _used(launch):
+    if name in _names_in_launch(launch):
         return
     fits_any_grid = _only_shares(kernel, "grid")
     fits_any_block = fits_any_grid or _only_shares(kernel, "block")
@@ -147,7 +147,7 @@ def _plans(
     state: State, tied: Mapping[str, int], fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
     launch = state.launch
-    used = _used(launch)
+    used = _names_in_launch(launch)
     words = {w for t in cuda_tokens(state.source) for w in re.findall(r"\w+", t.text)}
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
@@ -180,7 +180,7 @@ def _triton_plans(
     for warps in _others(launch.num_warps):
         if warps <= _MAX_WARPS:
             yield f"num_warps={warps}", replace(launch, num_warps=warps)
-    used = (_used(launch) | kernel.text.names_in_ranges) - fixed
+    used = (_names_in_launch(launch) | kernel.text.names_in_ranges) - fixed
     for name, value in launch.constants.items():
         if type(value) is int and value > 0 and name in used:
             for other in _others(value):

@@ -42,7 +42,7 @@ class GroupedGemmColmajor(SourceMove):
         across, down, _ = kernel.facts.grid
         for rows in _GROUPS:
             if any(high > rows and wide > 1 for wide, high in zip(across, down, strict=True)):
-                edits = _regrouped(kernel, used, rows)
+                edits = _regroup_edits(kernel, used, rows)
                 yield TextChange.of(kernel, f"groups of {rows} rows of blocks", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
@@ -62,7 +62,7 @@ def _shares_tiles(kernel: CudaKernel) -> bool:
     return (True, False) in axes and (False, True) in axes
 
 
-def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> list[Edit]:
+def _regroup_edits(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> list[Edit]:
     """Return the edits by which blocks are numbered by groups of rows."""
     names = [kernel.fresh(name) for name in ("block_x", "block_y")]
     order, group, first, height, place = (

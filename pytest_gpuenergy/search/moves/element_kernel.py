@@ -62,7 +62,7 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
         guarded = textwrap.indent(
             source[statement.end_byte : end].decode().strip("\n").rstrip(), "  "
         )
-        head = f"if ({_negated(kernel, bare(condition))}) {{"
+        head = f"if ({_negate(kernel, bare(condition))}) {{"
         text = f"{head}\n{guarded}\n{indentation(statement, source)}}}\n"
         state = State(
             "cuda", edited(source, [Edit(statement.start_byte, end, text)]), kernel.launch
@@ -71,14 +71,14 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
     return kernel
 
 
-def _negated(kernel: CudaKernel, condition: Node) -> str:
+def _negate(kernel: CudaKernel, condition: Node) -> str:
     """Return the opposite of a condition; a comparison is turned round only for integers (NaN)."""
     sign = operator_of(condition)
     denied = field(condition, "argument") if sign == "!" else None
     if denied is not None and bare(denied).type == "binary_expression":
         return text_of(denied)  # with its parentheses
     if (parts := sides(condition, "||")) is not None:
-        return " && ".join(_negated(kernel, bare(part)) for part in parts)
+        return " && ".join(_negate(kernel, bare(part)) for part in parts)
     parts = sides(condition, *_OPPOSITES)
     if parts is not None and all(_is_whole(kernel, part) for part in parts):
         return f"{text_of(parts[0])} {_OPPOSITES[sign]} {text_of(parts[1])}"

@@ -57,7 +57,7 @@ class PadTailAndMask(SourceMove):
     relieves = frozenset({"smem", "compute"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
-        yield from _padded(kernel)
+        yield from _pad_rows(kernel)
         if edits := _guard_edits(kernel):
             yield TextChange.of(kernel, "guards that always hold", edits)
 
@@ -66,7 +66,7 @@ class PadTailAndMask(SourceMove):
             yield TextChange.of(kernel, "masks that always hold", edits)
 
 
-def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
+def _pad_rows(kernel: CudaKernel) -> Iterator[TextChange]:
     used, accesses = shared_bytes(kernel), Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
@@ -112,11 +112,11 @@ def _guard_edits(kernel: CudaKernel) -> list[Edit]:
     return outermost(
         edit
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
-        for edit in _unguarded(kernels, node)
+        for edit in _drop_guard(kernels, node)
     )
 
 
-def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
+def _drop_guard(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     condition, kept = field(node, "condition"), field(node, "consequence")
     other = field(node, "alternative")
     if condition is None or kept is None:

@@ -67,7 +67,7 @@ def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
                 yield TextChange.of(
-                    kernel, f"online sum from line {line}", _fused(kernel, maximum, total)
+                    kernel, f"online sum from line {line}", _fuse_loops(kernel, maximum, total)
                 )
 
 
@@ -141,7 +141,7 @@ def _stays(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     return True
 
 
-def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
+def _fuse_loops(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
     source, first, second = kernel.text.source, maximum.loop.node, total.loop.node
     by = indentation(first, source)
     own = kernel.fresh(f"{total.variable.name}_online")
@@ -228,7 +228,7 @@ def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, a
                 return None
             inner = right if isinstance(left, ast.Name) and left.id == name else left
             other = left if inner is right else right
-            block = _reduced(kernel, inner, "max")
+            block = _reduced_block(kernel, inner, "max")
             named = isinstance(other, ast.Name) and other.id == name
             return (name, block) if block is not None and named else None
     return None
@@ -238,7 +238,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
     """Return the parts of ``s += sum(exp(block - m), axis=0)``."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-            inner = _reduced(kernel, value, "sum")
+            inner = _reduced_block(kernel, value, "sum")
             match inner:
                 case ast.Call(
                     args=[ast.BinOp(left=block, op=ast.Sub(), right=ast.Name(id=most))]
@@ -247,7 +247,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
     return None
 
 
-def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
+def _reduced_block(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
     """Return the block that a reduction along its only dimension is made of."""
     if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
         return None

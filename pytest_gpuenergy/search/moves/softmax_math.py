@@ -54,8 +54,8 @@ class SoftmaxMathFusion(SourceMove):
         yield from fused_sums(kernel)
         kinds = {
             "fast functions": _fast_functions(kernel),
-            "fast powers": _renamed(kernel, {"powf": "__powf"}),
-            "fast sines with cosines": _renamed(kernel, {"sincosf": "__sincosf"}),
+            "fast powers": _rename_calls(kernel, {"powf": "__powf"}),
+            "fast sines with cosines": _rename_calls(kernel, {"sincosf": "__sincosf"}),
             "exponentials to base 2": [
                 Edit.of(call, f"exp2f(({text_of(argument)}) * {_CUDA_LOG2_E})")
                 for call in kernel.text.calls(kernel.text.body, "expf", "__expf", "exp")
@@ -171,7 +171,7 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
     return edits
 
 
-def _renamed(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
+def _rename_calls(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
     """Return edits that call other functions with the same parameters."""
     return [
         Edit.of(function, names[text_of(function)])

@@ -276,9 +276,9 @@ class _SideBySide:
             if statement.type == "preproc_call":
                 continue
             if statement.type == "compound_statement":  # its names are its own
-                inner += braced("", inner_lines(self._rewritten(statement, rows)))
+                inner += braced("", inner_lines(self._lane_text(statement, rows)))
             elif statement.type != "declaration":
-                inner += inner_lines(self._rewritten(statement, rows))
+                inner += inner_lines(self._lane_text(statement, rows))
             elif "constexpr" in _qualifiers(statement):
                 declared.append(text_of(statement))
             else:
@@ -307,9 +307,9 @@ class _SideBySide:
         if variable.dims:
             return f"{declared} = {{{', '.join([text_of(value)] * self._width)}}};", []
         kind = variable.type if value.type == "initializer_list" else ""
-        return f"{declared};", [f"{name}[{self._lane}] = {kind}{self._rewritten(value, rows)};"]
+        return f"{declared};", [f"{name}[{self._lane}] = {kind}{self._lane_text(value, rows)};"]
 
-    def _rewritten(self, node: Node, rows: list[VectorRow]) -> str:
+    def _lane_text(self, node: Node, rows: list[VectorRow]) -> str:
         """Return a part of the text for the element of the lane."""
         edits = [
             edit

@@ -83,15 +83,15 @@ class VectorRow:
         lines = [f"alignas({self.bytes}) {kind} {self.name}[{self.width}];"]
         if self.loaded:
             constant = "" if self.stored else "const "
-            pointer = self._as_vector(self.address, constant)
+            pointer = self._vector_pointer(self.address, constant)
             hinted = bool(function) and not self.stored
             value = f"{function}({pointer})" if hinted else f"*{pointer}"
-            lines.append(f"*{self._as_vector(self.name)} = {value};")
+            lines.append(f"*{self._vector_pointer(self.name)} = {value};")
         return lines
 
     def store(self) -> str:
         """Return the statement that writes the array to the tensor."""
-        pointer, value = self._as_vector(self.address), f"*{self._as_vector(self.name)}"
+        pointer, value = self._vector_pointer(self.address), f"*{self._vector_pointer(self.name)}"
         function = self.accesses[0].function
         return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
@@ -99,7 +99,7 @@ class VectorRow:
         """Return the condition under which the row is aligned."""
         return f"reinterpret_cast<size_t>({self.address}) % {self.bytes} == 0"
 
-    def _as_vector(self, pointer: str, constant: str = "") -> str:
+    def _vector_pointer(self, pointer: str, constant: str = "") -> str:
         vector = vector_type(self.accesses[0].root.type, self.width)
         return f"reinterpret_cast<{constant}{vector}*>({pointer})"
 

@@ -42,15 +42,15 @@ class VectorizeGlobalLoads(SourceMove):
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
-            yield from _in_loops(kernel, accesses, width)
+            yield from _loop_changes(kernel, accesses, width)
             yield from by_neighbours(kernel, width)
         guarded = without_early_return(kernel)
         accesses = Accesses(guarded, moved=True)
         for width in _WIDTHS:
-            yield from _in_threads(guarded, accesses, width)
+            yield from _thread_changes(guarded, accesses, width)
 
 
-def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
+def _loop_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = kernel.polynomial(loop.start), kernel.loop_step(loop)
@@ -59,7 +59,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Te
         if step.value == 1 and kernel.is_multiple(start, width):
             if start.depends_on("threadIdx"):
                 continue  # what a thread has left
-            edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
+            edit = _widen_loop(kernel, loop, width, _work_by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield TextChange.of(kernel, what, [edit])
@@ -68,7 +68,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Te
         ):
             shared.setdefault(group, []).append(loop)
     for loops in shared.values():
-        yield from _in_shared_loops(kernel, accesses, loops, width)
+        yield from _shared_loop_changes(kernel, accesses, loops, width)
 
 
 def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
@@ -84,7 +84,7 @@ def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
     return groups.get((start, step), "") if y * z == 1 else ""
 
 
-def _in_shared_loops(
+def _shared_loop_changes(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
 ) -> Iterator[TextChange]:
     """Yield the change of all loops at once, so that each element stays with one thread."""
@@ -92,10 +92,10 @@ def _in_shared_loops(
     edits: list[Edit] = []
     for loop in loops:  # the order of its turns is free
         bound = text_of(loop.bound)
-        work = _by_parts(kernel, accesses, loop, width) or work_side_by_side(
+        work = _work_by_parts(kernel, accesses, loop, width) or work_side_by_side(
             kernel, accesses, loop.variable, loop.body, bound, width
         )
-        if (edit := _widened(kernel, loop, width, work)) is not None:
+        if (edit := _widen_loop(kernel, loop, width, work)) is not None:
             done.append(loop)
             edits.append(edit)
     if edits and not _is_torn(accesses, [loop.body for loop in done]):
@@ -121,14 +121,14 @@ def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
     return False
 
 
-def _by_parts(
+def _work_by_parts(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> VectorWork | None:
     bound = text_of(loop.bound)
     return work_by_parts(kernel, accesses, loop.variable, loop.body, loop.node, bound, width)
 
 
-def _widened(
+def _widen_loop(
     kernel: CudaKernel, loop: CountedLoop, width: int, work: VectorWork | None
 ) -> Edit | None:
     """Return the edit of a loop to steps of ``width`` elements; None if it ends before."""
@@ -150,7 +150,7 @@ def _widened(
     return Edit.of(loop.node, text)
 
 
-def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
+def _thread_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     """Yield the changes of a kernel with one element for each thread."""
     element = ElementKernel.of(kernel)
     if element is None:

@@ -82,7 +82,7 @@ class Averages:
         for product, factor in polynomial.terms:
             part = float(factor)
             for atom in product:
-                atom_value = self._known(atom, given or {})
+                atom_value = self._known_value(atom, given or {})
                 if atom_value is None and depth:
                     atom_value = self._part(atom, given or {}, unknown, depth)
                 atom_value = unknown if atom_value is None else atom_value
@@ -92,7 +92,7 @@ class Averages:
             total += part
         return total
 
-    def _known(self, atom: Atom, given: Mapping[str, int]) -> float | None:
+    def _known_value(self, atom: Atom, given: Mapping[str, int]) -> float | None:
         """Return the value of a given atom, an index of the launch, or a constant."""
         if atom.text in given:
             return given[atom.text]
@@ -157,14 +157,14 @@ class Averages:
         """Return the number of rounds of a loop each time that threads reach it."""
         if loop.id not in self._rounds:
             self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
-            counted = self._counted(loop) if loop.type == "for_statement" else None
+            counted = self._counted_rounds(loop) if loop.type == "for_statement" else None
             if counted is None:
                 body, head = field(loop, "body"), text_of(loop)
                 self._guessed.add(head if body is None else head.replace(text_of(body), ""))
             self._rounds[loop.id] = counted or _UNKNOWN
         return self._rounds[loop.id]
 
-    def _counted(self, loop: Node) -> Rounds | None:
+    def _counted_rounds(self, loop: Node) -> Rounds | None:
         variable, update = self._variable(loop), field(loop, "update")
         condition = field(loop, "condition")
         if variable is None or variable.value is None or update is None or condition is None:

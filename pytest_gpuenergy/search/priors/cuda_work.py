@@ -145,7 +145,7 @@ class _CudaCounting:
             special, plain = self._cost(node)
             if special or plain:
                 times, left = self._averages.times(node), 1.0
-                if (loop := _loop_counted_by(node)) is not None:
+                if (loop := _counting_loop(node)) is not None:
                     left = 0.0 if self._averages.is_constant(loop) else _UNROLLED
                 elif node.type == "binary_expression" and operator_of(node) in _SUMS:
                     left = float(self._is_floating(node))
@@ -277,7 +277,7 @@ class _CudaCounting:
         return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
 
 
-def _loop_counted_by(node: Node) -> Node | None:
+def _counting_loop(node: Node) -> Node | None:
     """Return the loop to whose condition or step a node belongs; None if there is none."""
     at, outer = node, node.parent
     while outer is not None and outer.type in ("binary_expression", "parenthesized_expression"):
@@ -389,7 +389,7 @@ class _Waiting:
         pieces: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
         around: dict[tuple[int, int], tuple[Node | None, Node | None]] = {}
         for load in loads:
-            loop, branch = self._around(load)
+            loop, branch = self._enclosing_loop_and_branch(load)
             key = loop.id if loop else 0, branch.id if branch else 0
             pieces[key].append(load)
             around[key] = loop, branch
@@ -408,7 +408,7 @@ class _Waiting:
             total += max(min(1.0, passes), passes / ahead) * max(1.0, each / LOADS_IN_FLIGHT)
         return total
 
-    def _around(self, load: Node) -> tuple[Node | None, Node | None]:
+    def _enclosing_loop_and_branch(self, load: Node) -> tuple[Node | None, Node | None]:
         """Return the innermost loop that is not unrolled, and the branch in it, around a load."""
         branch = None
         for outer in ancestors(load):

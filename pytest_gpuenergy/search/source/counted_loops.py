@@ -55,7 +55,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 def _edits(text: CudaText, node: Node) -> list[Edit]:
     """Return the edits that rewrite a loop; none if it has that form or cannot have it."""
-    variable, body = _compared(text, node), field(node, "body")
+    variable, body = _compared_variable(text, node), field(node, "body")
     if variable is None or body is None:
         return []
     initializer = field(node, "initializer")
@@ -64,7 +64,7 @@ def _edits(text: CudaText, node: Node) -> list[Edit]:
     return _started_in_head(text, node, variable, body) if variable.value is not None else []
 
 
-def _compared(text: CudaText, loop: Node) -> Variable | None:
+def _compared_variable(text: CudaText, loop: Node) -> Variable | None:
     """Return the local integer that a loop compares with its bound; None for other loops."""
     head = field(loop, "condition")
     parts = None if head is None else sides(bare(head), "<")
@@ -110,7 +110,7 @@ def _started_in_head(text: CudaText, node: Node, variable: Variable, body: Node)
     before = [use for use in uses if not inside(use, node)]
     edits = [Edit.of(identifier, first) for identifier in (variable.node, *before)]
     edits.append(Edit(node.start_byte, end, head))
-    return [*edits, _removed(text, step)] if is_while else edits
+    return [*edits, _removal(text, step)] if is_while else edits
 
 
 def _declared_in_head(text: CudaText, initializer: Node, variable: Variable) -> list[Edit]:
@@ -167,7 +167,7 @@ def _is_repeated(loop: Node, variable: Variable) -> bool:
     return True
 
 
-def _removed(text: CudaText, statement: Node) -> Edit:
+def _removal(text: CudaText, statement: Node) -> Edit:
     """Return the edit that removes a statement, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)

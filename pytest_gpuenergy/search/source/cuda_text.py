@@ -170,7 +170,7 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        found = _parsed(source, entry)
+        found = _parse_entry(source, entry)
         return None if found is None or found.hidden_by else found
 
     @classmethod
@@ -180,7 +180,7 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        found = _parsed(source, entry)
+        found = _parse_entry(source, entry)
         return f"no kernel called {entry}" if found is None else found.hidden_by
 
     @functools.cached_property
@@ -289,7 +289,7 @@ class CudaText:
         found = field(function_head(self.function), "parameters")
         children = found.named_children if found is not None else []
         declared = (n for n in children if n.type == "parameter_declaration")
-        return tuple(v for n in declared for v in self._declared(n, self.function))
+        return tuple(v for n in declared for v in self._declared_variables(n, self.function))
 
     @functools.cached_property
     def variables(self) -> tuple[Variable, ...]:
@@ -297,10 +297,10 @@ class CudaText:
         local = []
         for node in nodes(self.body, "declaration"):
             scope = next(n for n in ancestors(node) if n.type in _SCOPES)
-            local += list(self._declared(node, scope))
+            local += list(self._declared_variables(node, scope))
         return (*self.parameters, *local)
 
-    def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
+    def _declared_variables(self, node: Node, scope: Node) -> Iterator[Variable]:
         qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
         declarators = node.children_by_field_name("declarator")
         kind = text_of(field(node, "type"))
@@ -337,7 +337,7 @@ class CudaText:
         return {key: tuple(some) for key, some in found.items()}
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, list[Variable]]:
+    def _variables_by_name(self) -> dict[str, list[Variable]]:
         found: dict[str, list[Variable]] = {}
         for variable in self.variables:
             found.setdefault(variable.name, []).append(variable)
@@ -349,7 +349,7 @@ class CudaText:
             return None
         visible = [
             variable
-            for variable in self._by_name.get(text_of(node), [])
+            for variable in self._variables_by_name.get(text_of(node), [])
             if inside(node, variable.scope) and variable.key <= node.start_byte
         ]
         return max(visible, key=lambda v: (v.scope.start_byte, v.key), default=None)
@@ -465,7 +465,7 @@ def _is_exposed(write: Node) -> bool:
 
 
 @functools.lru_cache(maxsize=_MAX_TEXTS)
-def _parsed(source: str, entry: str) -> CudaText | None:
+def _parse_entry(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
     root = parse(data)
     for function in nodes(root, "function_definition"):

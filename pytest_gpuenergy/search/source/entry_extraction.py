@@ -189,7 +189,9 @@ def extract(
     name = next(iter(kernel.names))
     # A function takes the place of a template.
     source = text.encode("utf-8", "replace")
-    function = text_with(source, kernel.inner, _renamed(kernel.inner, replacements(kernel, entry)))
+    function = text_with(
+        source, kernel.inner, _rename_edits(kernel.inner, replacements(kernel, entry))
+    )
     text = simplified(edited(source, [Edit.of(kernel.node, function)]), name)
     items = _items(text, constants)
     plain = "::".join([*filter(None, kernel.namespaces), name])
@@ -251,14 +253,14 @@ class _Needed:
         waiting = [kernel, *usings]
         found = {item.node.id for item in waiting}
         while waiting:
-            for item in self._used_by(waiting.pop()):
+            for item in self._used_items(waiting.pop()):
                 if item.node.id not in found:
                     found.add(item.node.id)
                     waiting.append(item)
         return [item for item in self._items if item.node.id in found]
 
-    def _used_by(self, item: FileItem) -> Iterator[FileItem]:
-        names, own = {text_of(n) for n in nodes(item.node, *NAMES)}, _declared_in(item)
+    def _used_items(self, item: FileItem) -> Iterator[FileItem]:
+        names, own = {text_of(n) for n in nodes(item.node, *NAMES)}, _local_names(item)
         if item.conditional:
             raise self._refusal("a condition around it that only the compiler can decide")
         if unclear := names & self._run.opaque - own:
@@ -293,7 +295,7 @@ class _Needed:
         return FormError(f"its entry {self._entry} needs {what}{hint}")
 
 
-def _declared_in(item: FileItem) -> set[str]:
+def _local_names(item: FileItem) -> set[str]:
     """Return the names of parameters and local variables."""
     kinds = ("init_declarator", "parameter_declaration", "declaration")
     found = set()
@@ -327,7 +329,7 @@ def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
         for inner in nodes(node, "qualified_identifier")
         if text_of(field(inner, "scope")) == "std" and (name := field(inner, "name")) is not None
     ]
-    text = text_with(source, node, [*_renamed(node, replaced), *std])
+    text = text_with(source, node, [*_rename_edits(node, replaced), *std])
     if node.type.endswith("_specifier") and not text.endswith(";"):
         text += ";"
     if (around := node.parent) is not None and around.type == "linkage_specification":
@@ -337,7 +339,7 @@ def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
     return text
 
 
-def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
+def _rename_edits(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
     for leaf in nodes(node, *NAMES):
         if (name := text_of(leaf)) in replaced:
             yield Edit.of(leaf, replaced[name])

@@ -53,8 +53,8 @@ def simplified(text: str, entry: str) -> str:
             for function, own in zip(functions, names, strict=True)
             if own == name and any(child.type == "__global__" for child in function.children)
             for edit in (
-                *_decided(function),
-                *_forwarded(function, forwarders),
+                *_branch_edits(function),
+                *_forwarding_edits(function, forwarders),
                 *block_barriers(function),
             )
         ]
@@ -101,7 +101,7 @@ def forwarder(function: Node) -> Forwarder | None:
     return Forwarder(name_of(function), called(call), tuple(types))
 
 
-def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
+def _forwarding_edits(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
     """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
         found, values = forwarders.get(called(call)), arguments_of(call)
@@ -115,7 +115,7 @@ def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[
         yield Edit.of(call, f"{found.target}({', '.join(texts)})")
 
 
-def _decided(function: Node) -> Iterator[Edit]:
+def _branch_edits(function: Node) -> Iterator[Edit]:
     """Yield edits that leave out branches which are never taken."""
     for node in nodes(function, "if_statement"):
         condition, kept = field(node, "condition"), field(node, "consequence")
