@@ -21,7 +21,7 @@ from pytest_gpuenergy.record import (
     welch,
 )
 from pytest_gpuenergy.report import MAX_MISSED
-from pytest_gpuenergy.support import largest_of
+from pytest_gpuenergy.support import expected_largest
 
 TAIL = 0.025
 
@@ -161,9 +161,10 @@ class ChosenPlan:
             for option in self.plan
         ]
         by_kernels = sum(
-            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, deviations, strict=True)
+            expected_largest(len(rivals)) * sd
+            for rivals, sd in zip(self.rivals, deviations, strict=True)
         )
-        return by_kernels + largest_of(self.chosen_from) * math.hypot(*deviations)
+        return by_kernels + expected_largest(self.chosen_from) * math.hypot(*deviations)
 
 
 def plan_sum(candidate: ChosenPlan, metric: Metric) -> Estimate | None:

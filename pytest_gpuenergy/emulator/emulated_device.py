@@ -42,7 +42,11 @@ from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
 from pytest_gpuenergy.emulator.host.kernel_process import printing_kept
-from pytest_gpuenergy.emulator.timing.model import beyond_comparison, kernel_demand, recorded_on
+from pytest_gpuenergy.emulator.timing.model import (
+    beyond_comparison,
+    kernel_demand,
+    recorded_figures,
+)
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel
 from pytest_gpuenergy.support import (
@@ -61,7 +65,7 @@ _HOST_LAUNCH_S = 5e-6  # what the host takes for a launch; a guess
 
 def _strike(state: CardState) -> None:
     """Raise the error of a launch if an injected fault demands one."""
-    error = state.struck_by(LAUNCH, always=True)
+    error = state.error_to_raise(LAUNCH, always=True)
     if error is not None:
         raise KernelFault("runtime", f"The launch failed on the emulated GPU: {error}.")
 
@@ -303,7 +307,7 @@ class EmulatedDevice(Device):
             sets_needed(set_bytes, self.profile.l2_bytes)  # raises what it would on a real card
         places = placements(set_bytes) if job.apart and cache == "hot" else 1
         traffic = None
-        if recorded_on(kernel, self.profile, cache) is None:
+        if recorded_figures(kernel, self.profile, cache) is None:
             traffic = self._launch_traffic(job, arenas)
         restored_bytes = sum(a.tensor.nbytes for a in arenas.values() if a.tensor.role == "inout")
         demand = kernel_demand(

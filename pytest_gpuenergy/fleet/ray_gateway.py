@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from pytest_gpuenergy.fleet.commands import environment_of
+from pytest_gpuenergy.fleet.commands import remote_environment
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
 from pytest_gpuenergy.support import GpuEnergyError
 
@@ -56,7 +56,7 @@ def _serve(
         actor, number = _place_actor(ray, options)
         ray.get(
             actor.start.remote(
-                options.python, arguments, options.remote_dir, number, environment_of()
+                options.python, arguments, options.remote_dir, number, remote_environment()
             )
         )
     except (ray.exceptions.RayError, OSError) as error:

@@ -19,7 +19,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.fleet.commands import reason_in
+from pytest_gpuenergy.fleet.commands import failure_reason
 from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
 
 SLOT = "gpuenergy_slot"
@@ -279,7 +279,7 @@ class _Relay:
         # execnet tells callbacks nothing. Of a lost connection, the command prints more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
-        return reason_in(remote) or reason_in(self._errors.tail()), remote
+        return failure_reason(remote) or failure_reason(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker has finished without a start, for this reason if it is a text."""

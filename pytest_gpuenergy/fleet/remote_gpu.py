@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from pytest_gpuenergy.engine import HostLostError
-from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment, reason_in
+from pytest_gpuenergy.fleet.commands import BOOTSTRAP, failure_reason, package_environment
 from pytest_gpuenergy.fleet.gpu_messages import (
     BEAT,
     INPUTS,
@@ -125,7 +125,7 @@ class _Connection:
                 start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
                 errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
                 code = self._process.poll()
-                self._words = reason_in(errors) or f"its command ended with exit code {code}."
+                self._words = failure_reason(errors) or f"its command ended with exit code {code}."
                 self._log.close()
 
     def last_words(self) -> str:

@@ -180,7 +180,7 @@ class RunPlugin:
         """Set the card to ``setpoint`` (None: leave it as it is), or skip or fail the item."""
         setpoint = CURRENT if setpoint is None else setpoint
         session = self.session
-        words = session.card.named.words_for(setpoint)
+        words = session.card.named.setpoint_words(setpoint)
         try:
             session.apply(setpoint)
         except (GpuEnergyError, OSError) as error:

@@ -66,7 +66,7 @@ def kernel_demand(
     Raises:
         KernelFault: no block fits on a multiprocessor.
     """
-    recorded = recorded_on(kernel, profile, cache)
+    recorded = recorded_figures(kernel, profile, cache)
     if recorded is not None:
         moved = work.bytes_moved if work else footprint_bytes
         return recorded_demand(
@@ -99,7 +99,7 @@ def kernel_demand(
     )
 
 
-def recorded_on(
+def recorded_figures(
     kernel: Kernel, profile: GpuProfile, cache: CacheState = "hot"
 ) -> RecordedFigures | None:
     """Return the figures recorded on this GPU under the highest limit, if there are any."""

@@ -140,7 +140,7 @@ class CudaExpressions:
             return before.text in _BEFORE_EXPRESSION
         return before.kind == "symbol" and before.text not in ")]" and k - 1 not in self.closers
 
-    def cast_at(self, k: int) -> int | None:
+    def cast_end(self, k: int) -> int | None:
         """Return the position after the cast ``(type)`` whose parenthesis is at ``k``, or None."""
         if self.text(k) != "(" or not self.begins_expression(k):
             return None
@@ -174,8 +174,8 @@ class CudaExpressions:
 
     def operand_end(self, k: int) -> int:
         """Return the position after the operand of a cast that begins at ``k``."""
-        while self.text(k) in _PREFIXES or self.cast_at(k) is not None:
-            k = self.cast_at(k) or k + 1
+        while self.text(k) in _PREFIXES or self.cast_end(k) is not None:
+            k = self.cast_end(k) or k + 1
         while self.text(k) == "::" or self.text(k + 1) == "::":
             k += 1
         k = self.partner.get(k, k) + 1

@@ -100,7 +100,7 @@ def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
     tokens = expressions.tokens
     for k, token in enumerate(tokens):
         if token.text == "(":
-            operand = expressions.cast_at(k)
+            operand = expressions.cast_end(k)
             if operand is None or not expressions.is_integer_type(k + 1, operand - 1):
                 continue
             following = expressions.text(operand + 1)

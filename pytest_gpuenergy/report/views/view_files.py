@@ -16,7 +16,7 @@ from pytest_gpuenergy.support import (
     followed,
     lock,
     write_atomically,
-    written_to,
+    write_target,
 )
 
 
@@ -66,7 +66,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
     """
     _refuse_raw(path)
     with _writing(path):
-        target = followed(path) if folder else written_to(path).parent
+        target = followed(path) if folder else write_target(path).parent
         target.mkdir(parents=True, exist_ok=True)
         check_room(target)
 
@@ -96,7 +96,7 @@ def write_view(path: Path, content: str | bytes) -> None:
     """
     _refuse_raw(path)
     with _writing(path):
-        target = written_to(path)
+        target = write_target(path)
     write_file(target, content)
 
 
@@ -108,7 +108,7 @@ def updating(path: Path) -> Iterator[None]:
         ReportError: its folder cannot be created or locked.
     """
     with _writing(path):
-        folder = written_to(path).parent
+        folder = write_target(path).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuenergy.kernels import argument_names, function_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
+    call_arguments,
+    expression_operator,
     field,
     is_too_deep,
-    name_of,
+    node_text,
     nodes,
-    operator_of,
     parse,
-    text_of,
+    unscoped_name,
 )
 from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
@@ -125,17 +125,17 @@ class _CudaFunctions:
         root = parse(source.encode())
         if root.has_error or is_too_deep(root):
             raise _ReadError
-        if any("\\" in text_of(name) for name in nodes(root, "identifier")):
+        if any("\\" in node_text(name) for name in nodes(root, "identifier")):
             raise _ReadError  # another spelling of a name
-        if any("param" in text_of(node) for node in nodes(root, "gnu_asm_expression")):
+        if any("param" in node_text(node) for node in nodes(root, "gnu_asm_expression")):
             raise _ReadError  # assembler can use any parameter without its name
         self._by_name: dict[str, list[Node]] = {}
         for function in nodes(root, "function_definition"):
-            self._by_name.setdefault(name_of(function), []).append(function)
+            self._by_name.setdefault(unscoped_name(function), []).append(function)
         self._in_macros = {
             word
             for macro in nodes(root, "preproc_def", "preproc_function_def")
-            for word in _WORD.findall(text_of(field(macro, "value")))
+            for word in _WORD.findall(node_text(field(macro, "value")))
         }
 
     def passed_on(self, passed: _Passed) -> Iterator[_Passed]:
@@ -161,7 +161,7 @@ class _CudaFunctions:
         if names & self._in_macros:
             raise _ReadError
         for node in nodes(body, "identifier"):
-            if text_of(node) in names and not _is_declared(node):
+            if node_text(node) in names and not _is_declared(node):
                 yield _cuda_use(node, body)
 
 
@@ -177,22 +177,22 @@ def _cuda_use(node: Node, body: Node) -> _Use:
                 return _cuda_passed(call, node, pointer=pointer)
         elif kind in ("call_expression", "cast_expression"):
             to = "function" if kind == "call_expression" else "type"
-            if "*" not in text_of(field(parent, to)):  # a cast to an integer
+            if "*" not in node_text(field(parent, to)):  # a cast to an integer
                 _check_alignment(parent)
                 return None
         elif kind == "binary_expression":
-            if not pointer or operator_of(parent) not in ("+", "-"):
+            if not pointer or expression_operator(parent) not in ("+", "-"):
                 raise _ReadError
         elif kind == "subscript_expression":
             if not pointer or field(parent, "argument") != node:
                 raise _ReadError
             pointer = False
         elif kind == "pointer_expression":
-            if pointer == (operator_of(parent) == "&"):
+            if pointer == (expression_operator(parent) == "&"):
                 raise _ReadError
             pointer = not pointer
         elif kind == "field_expression":
-            if pointer != (operator_of(parent) == "->"):
+            if pointer != (expression_operator(parent) == "->"):
                 raise _ReadError
             pointer = False
         elif kind == "update_expression" and pointer:
@@ -217,8 +217,12 @@ def _check_alignment(address: Node) -> None:
     outer = address.parent
     while outer is not None and outer.type == "parenthesized_expression":
         address, outer = outer, outer.parent
-    if outer is not None and outer.type == "binary_expression" and operator_of(outer) == "%":
-        bytes_ = text_of(field(outer, "right"))
+    if (
+        outer is not None
+        and outer.type == "binary_expression"
+        and expression_operator(outer) == "%"
+    ):
+        bytes_ = node_text(field(outer, "right"))
         if (
             field(outer, "left") == address
             and bytes_.isdecimal()
@@ -231,10 +235,10 @@ def _check_alignment(address: Node) -> None:
 def _use_in_assignment(assignment: Node, node: Node, *, pointer: bool) -> _Use:
     left = field(assignment, "left")
     if left == node:
-        if pointer or operator_of(assignment) == "=" or _is_statement(assignment):
+        if pointer or expression_operator(assignment) == "=" or _is_statement(assignment):
             return None
     elif pointer and left is not None and left.type == "identifier":
-        return text_of(left)
+        return node_text(left)
     raise _ReadError
 
 
@@ -245,7 +249,7 @@ def _is_statement(expression: Node) -> bool:
 
 def _cuda_passed(call: Node, node: Node, *, pointer: bool) -> _Use:
     name = _cuda_function(call)
-    place = next(place for place, value in enumerate(arguments_of(call)) if value == node)
+    place = next(place for place, value in enumerate(call_arguments(call)) if value == node)
     if not pointer or not name:
         raise _ReadError
     is_stored = name in _CUDA_STORES or (name.startswith("atomic") and _is_statement(call))
@@ -260,7 +264,7 @@ def _cuda_function(call: Node) -> str:
     function = field(call, "function")
     while function is not None and function.type in ("template_function", "qualified_identifier"):
         function = field(function, "name")
-    return text_of(function) if function is not None and function.type == "identifier" else ""
+    return node_text(function) if function is not None and function.type == "identifier" else ""
 
 
 def _declared_name(declaration: Node) -> str:
@@ -268,7 +272,7 @@ def _declared_name(declaration: Node) -> str:
     declarator = field(declaration, "declarator")
     if declarator is not None and declarator.type != "structured_binding_declarator":
         for name in nodes(declarator, "identifier"):
-            return text_of(name)
+            return node_text(name)
     raise _ReadError
 
 

@@ -11,7 +11,7 @@ from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES
 from pytest_gpuenergy.search.source.edits import Edit
-from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
+from pytest_gpuenergy.search.source.tree import ancestors, field, node_text
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
@@ -57,7 +57,7 @@ def _restrict_edits(kernel: CudaKernel) -> list[Edit]:
         Edit.before(parameter.node, "__restrict__ ")
         for parameter in pointers
         for around in ancestors(parameter.node)
-        if around.type == "parameter_declaration" and "restrict" not in text_of(around)
+        if around.type == "parameter_declaration" and "restrict" not in node_text(around)
     ]
 
 

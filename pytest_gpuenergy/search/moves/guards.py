@@ -27,11 +27,11 @@ from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
+    expression_operator,
     field,
+    node_text,
     nodes,
-    operator_of,
     sides,
-    text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
@@ -134,14 +134,14 @@ def _drop_guard(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     if len(left) == len(parts):
         return []
     if left:
-        return [Edit.of(inner, " && ".join(map(text_of, left)))]
+        return [Edit.of(inner, " && ".join(map(node_text, left)))]
     ends = (node.start_byte, kept.start_byte), (kept.end_byte, node.end_byte)
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
 def _comparison_holds(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> bool:
     """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
-    sign = operator_of(part)
+    sign = expression_operator(part)
     parts = sides(part, *_OPPOSITES)
     if part.type != "binary_expression" or parts is None:
         return False

@@ -22,20 +22,20 @@ from pytest_gpuenergy.search.source.edits import Edit, braced, inclusion, indent
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
     bare,
+    call_arguments,
     called,
-    expression_in,
     indentation,
     inside,
     is_call,
     is_zero,
     loop_start,
+    node_text,
     nodes,
     only,
     sides,
+    statement_expression,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Product:
 def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:
     """Return the product that a loop adds up, an element for each thread."""
     statement = only(statements(loop.body))
-    parts = None if statement is None else sides(expression_in(statement), "+=")
+    parts = None if statement is None else sides(statement_expression(statement), "+=")
     factors = None if parts is None else sides(bare(parts[1]), "*")
     if parts is None or factors is None or loop.step is not None:
         return None
@@ -213,7 +213,7 @@ def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Prod
 
 def _widened_element(accesses: Accesses, node: Node) -> Access | None:
     """Return the element that is converted to single precision."""
-    argument = only(arguments_of(node))
+    argument = only(call_arguments(node))
     if argument is None:
         return None
     own = only([access for access in accesses.within(node) if access.node == bare(argument)])
@@ -278,7 +278,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     row = f"{warp} / (blockDim.x / {_SIDE}) * {_SIDE}"
     column = f"{warp} % (blockDim.x / {_SIDE}) * {_SIDE}"
     works = f"if ({warp} < blockDim.x * blockDim.y / {_SIDE**2})"
-    rows, width = text_of(product.a.dims[0]), text_of(product.b.dims[1])
+    rows, width = node_text(product.a.dims[0]), node_text(product.b.dims[1])
     first = statements(kernel.text.body)[0]
     kind, load = product.a.type, "nvcuda::wmma::load_matrix_sync"
     start = [
@@ -287,11 +287,11 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"nvcuda::wmma::fill_fragment({tile}, 0.0f);",
     ]
     steps = braced(
-        f"for (int {step} = 0; {step} < {text_of(loop.bound)}; {step} += {_SIDE})",
+        f"for (int {step} = 0; {step} < {node_text(loop.bound)}; {step} += {_SIDE})",
         [
             f"{_fragment('matrix_a', kind, rows=True)} {a};",
             f"{_fragment('matrix_b', kind, rows=True)} {b};",
-            f"{load}({a}, &{product.a.name}[{row}][{step}], {text_of(product.a.dims[1])});",
+            f"{load}({a}, &{product.a.name}[{row}][{step}], {node_text(product.a.dims[1])});",
             f"{load}({b}, &{product.b.name}[{step}][{column}], {width});",
             f"nvcuda::wmma::mma_sync({tile}, {a}, {b}, {tile});",
         ],
@@ -306,7 +306,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     by, after = indentation(first, source), indentation(product.outer, source)
     lines = indented(braced(works, steps), indentation(loop.node, source))
     qualifiers = [
-        next(n for n in (array.declaration or array.node).children if text_of(n) == "__shared__")
+        next(n for n in (array.declaration or array.node).children if node_text(n) == "__shared__")
         for array in (product.a, product.b)
     ]
     return [

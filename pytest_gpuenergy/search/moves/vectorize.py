@@ -18,7 +18,7 @@ from pytest_gpuenergy.search.moves.vector_parts import VectorWork, work_by_parts
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import Edit, braced, indented, times
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.tree import indentation, inside, text_of
+from pytest_gpuenergy.search.source.tree import indentation, inside, node_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -91,7 +91,7 @@ def _shared_loop_changes(
     done: list[CountedLoop] = []
     edits: list[Edit] = []
     for loop in loops:  # the order of its turns is free
-        bound = text_of(loop.bound)
+        bound = node_text(loop.bound)
         work = _work_by_parts(kernel, accesses, loop, width) or work_side_by_side(
             kernel, accesses, loop.variable, loop.body, bound, width
         )
@@ -124,7 +124,7 @@ def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
 def _work_by_parts(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> VectorWork | None:
-    bound = text_of(loop.bound)
+    bound = node_text(loop.bound)
     return work_by_parts(kernel, accesses, loop.variable, loop.body, loop.node, bound, width)
 
 
@@ -135,10 +135,10 @@ def _widen_loop(
     end = kernel.polynomial(loop.bound)
     if work is None or (end is not None and end.value is not None and end.value < width):
         return None
-    first, bound = work.first, text_of(loop.bound)
+    first, bound = work.first, node_text(loop.bound)
     start, step = times(loop.start, width), times(loop.step, width)
     if kernel.loop_step(loop) == Polynomial.constant(1):
-        start, step = text_of(loop.start), str(width)
+        start, step = node_text(loop.start), str(width)
     head = f"{loop.variable.type} {first} = {start}; {first} < {bound}; {first} += {step}"
     is_whole = (
         end is not None
@@ -155,7 +155,7 @@ def _thread_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Itera
     element = ElementKernel.of(kernel)
     if element is None:
         return
-    variable, body, bound = element.variable, element.body, text_of(element.bound)
+    variable, body, bound = element.variable, element.body, node_text(element.bound)
     works = {
         "": work_by_parts(kernel, accesses, variable, body, body, bound, width),
         " side by side": work_side_by_side(kernel, accesses, variable, body, bound, width),
@@ -167,7 +167,7 @@ def _thread_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Itera
             continue
         lines = work.either(f"{work.first} + {width} <= {bound}")
         if element.others:
-            parts = [f"({text_of(part)})" for part in element.others]
+            parts = [f"({node_text(part)})" for part in element.others]
             lines = braced(f"if ({' && '.join(parts)})", lines)
         text = indented(lines, indentation(element.guard, kernel.text.source))
         declared = f"{variable.type} {work.first} = {times(element.index, width)};"

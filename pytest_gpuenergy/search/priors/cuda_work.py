@@ -26,11 +26,11 @@ from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     called,
+    expression_operator,
     field,
     inside,
+    node_text,
     nodes,
-    operator_of,
-    text_of,
 )
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
@@ -94,7 +94,7 @@ class _CudaCounting:
         products = sum(
             self._averages.times(call).average
             for call in nodes(self._body, "call_expression")
-            if text_of(field(call, "function")).endswith("mma_sync")
+            if node_text(field(call, "function")).endswith("mma_sync")
         )
         names = {**kernel.spec.sizes[0], **kernel.launch.constants}
         dynamic_bytes = evaluate(
@@ -147,7 +147,7 @@ class _CudaCounting:
                 times, left = self._averages.times(node), 1.0
                 if (loop := _counting_loop(node)) is not None:
                     left = 0.0 if self._averages.is_constant(loop) else _UNROLLED
-                elif node.type == "binary_expression" and operator_of(node) in _SUMS:
+                elif node.type == "binary_expression" and expression_operator(node) in _SUMS:
                     left = float(self._is_floating(node))
                 functions += special * times.average * left
                 instructions += plain * times.average * left
@@ -158,19 +158,21 @@ class _CudaCounting:
         if node.type == "call_expression":
             name = called(node)
             return FUNCTIONS.get(name, (0.0, CONVERSIONS.get(name, 1.0 if name else 0.0)))
-        sign = operator_of(node)
+        sign = expression_operator(node)
         if sign in ("/", "/="):
             return DIVISION if self._is_floating(node) else (0.0, 1.0)
         if sign == "*":
             outer = next((n for n in ancestors(node) if bare(n) == n), None)
-            if outer is not None and operator_of(outer) in _SUMS:  # a part of a multiply-add
+            if (
+                outer is not None and expression_operator(outer) in _SUMS
+            ):  # a part of a multiply-add
                 return 0.0, 0.0
         counts = sign in _OPERATIONS or sign[:-1] in _OPERATIONS or node.type == "update_expression"
         return 0.0, float(counts)
 
     def _is_floating(self, node: Node) -> bool:
         variables = map(self._kernel.text.variable, nodes(node, "identifier"))
-        literals = map(text_of, nodes(node, "number_literal"))
+        literals = map(node_text, nodes(node, "number_literal"))
         return any(
             variable is not None and variable.type in _FLOATING for variable in variables
         ) or any("." in text for text in literals)

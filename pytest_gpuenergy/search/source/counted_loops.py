@@ -10,14 +10,14 @@ from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
+    expression_operator,
     field,
     indentation,
     inside,
+    node_text,
     nodes,
-    operator_of,
     sides,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _started_in_head(text: CudaText, node: Node, variable: Variable, body: Node)
         return []
     condition = field(node, "condition")
     first = fresh_name(f"{variable.name}_start", text.words)
-    bound = "" if condition is None else text_of(bare(condition))
+    bound = "" if condition is None else node_text(bare(condition))
     head = f"for ({variable.type} {variable.name} = {first}; {bound}; {by})"
     end = next((child.end_byte for child in node.children if child.type == ")"), 0)
     if is_while and condition is not None:
@@ -142,14 +142,14 @@ def _step(text: CudaText, variable: Variable, counted: Node) -> str | None:
     if target is None or text.variable(target) != variable:
         return None
     if counted.type == "update_expression":
-        return f"++{variable.name}" if operator_of(counted) == "++" else None
+        return f"++{variable.name}" if expression_operator(counted) == "++" else None
     if (parts := sides(counted, "+=")) is not None:
-        return None if _names(text, parts[1], variable) else text_of(counted)
+        return None if _names(text, parts[1], variable) else node_text(counted)
     parts = sides(counted, "=")
     total = None if parts is None else sides(bare(parts[1]), "+")
     for own, other in () if total is None else (total, total[::-1]):
         if text.variable(bare(own)) == variable and not _names(text, other, variable):
-            return f"{variable.name} += {text_of(other)}"
+            return f"{variable.name} += {node_text(other)}"
     return None
 
 

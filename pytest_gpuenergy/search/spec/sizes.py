@@ -63,7 +63,7 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
     raise InputError(f"The size {shown(str(size))} cannot be computed: {why}.")
 
 
-def names_in(size: Size) -> frozenset[str]:
+def used_names(size: Size) -> frozenset[str]:
     """Return the names that an expression uses, except those of functions.
 
     Raises:

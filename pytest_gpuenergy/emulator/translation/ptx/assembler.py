@@ -11,9 +11,9 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import (
     MacroStrings,
     UnsupportedError,
     end_of_statement,
+    parse_statement,
     refusal_message,
     shown_template,
-    statement_at,
     with_choice,
 )
 from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
@@ -61,7 +61,7 @@ class AsmStatements:
                 for directive, branch in conditional.branches
             )
             return "".join(["\n", *parts, "#endif\n"])
-        if choice := self._strings.choice_in(text):
+        if choice := self._strings.string_choice(text):
             name, choices = choice  # the compiler selects a string
             branches = (
                 f"if constexpr (::cuhost::cuhost_same({name}, {string})) "
@@ -84,7 +84,7 @@ class AsmStatements:
         # Its tables of instructions take 25 ms to build, and most texts have no PTX.
         from pytest_gpuenergy.emulator.translation.ptx.code import statement_code
 
-        return statement_code(statement_at(text, self._strings))
+        return statement_code(parse_statement(text, self._strings))
 
     def refusal(self, position: int) -> str:
         """Return why a statement is refused: the instruction that cannot run, or all of them."""

@@ -78,7 +78,7 @@ def shown_template(source: str, position: int) -> str:
     return "".join(pieces).strip()
 
 
-def statement_at(text: str, macros: MacroStrings) -> Statement:
+def parse_statement(text: str, macros: MacroStrings) -> Statement:
     """Return the statement in ``text``, which begins after its keyword."""
     sections = list(_sections(text))
     if not sections:
@@ -193,7 +193,7 @@ class MacroStrings:
                 macro = _StringMacro(parameters, _token_text(cuda_tokens(token.text, found.end())))
                 self._definitions.setdefault(found["name"], set()).add(macro)
 
-    def choice_in(self, text: str) -> tuple[str, list[str]] | None:
+    def string_choice(self, text: str) -> tuple[str, list[str]] | None:
         """Return a macro in a text for which several strings are defined, with these strings."""
         for token in cuda_tokens(text):
             macros = self._definitions.get(token.text, ())
