@@ -78,7 +78,7 @@ class Moments:
 
     @classmethod
     def of(cls, time: float, energy: float, product: float) -> Moments:
-        """From the variances of a time, an energy and their product.
+        """Compute the moments from the variances of a time, an energy and their product.
 
         To first order the relative error of a product is the sum of its factors' errors.
         """
@@ -101,7 +101,7 @@ class Errors:
 
     @classmethod
     def of(cls, row: Measurement) -> Errors | None:
-        """From the intervals of a measurement; None unless all three metrics have usable ones."""
+        """Return the errors of a measurement; None unless all metrics have usable intervals."""
         known: list[SessionMean] = []
         for metric in (Metric.TIME, Metric.ENERGY, Metric.EDP):
             if (mean := session_mean(row, metric)) is None:

@@ -51,10 +51,10 @@ class ProbedGpu(Struct, frozen=True):
     """A GPU of a host.
 
     Attributes:
-        index: Its number among the host's GPUs that CUDA sees, or among the emulated ones.
+        index: The GPU's number among those of the host that CUDA sees, or among the emulated ones.
         uuid: The UUID that NVML reports.
         name: The model.
-        emulated: Whether it is emulated.
+        emulated: Whether the GPU is emulated.
         driver: The version of the driver.
         power_limits_w: The least, the largest and the present limit; empty if unknown.
         no_measuring: Why it cannot measure; None if it can.

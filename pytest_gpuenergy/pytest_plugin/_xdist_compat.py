@@ -19,13 +19,13 @@ class Judge(Protocol):
     """Decides about the workers for `Nodes`."""
 
     def may_restart(self, node: Any) -> bool:
-        """Whether to replace a lost worker by one at the same place."""
+        """Return whether to replace a lost worker by one at the same place."""
 
     def ended_by(self, node: Any) -> str:
         """The signal with which another process has ended a worker; empty if none has."""
 
     def excuses(self, node: Any, node_id: str) -> bool:
-        """Whether an item's failure on a worker does not count, because others run the item."""
+        """Return whether an item's failure does not count, because other workers run the item."""
 
     def lost_for_good(self) -> None:
         """Note that a lost worker is not replaced."""

@@ -354,5 +354,5 @@ class RunPlugin:
 
 
 def has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
-    """Whether a report belongs to an item that was measured."""
+    """Return whether a report belongs to an item that was measured."""
     return any(name == FIGURES for name, _ in report.user_properties)

@@ -164,7 +164,7 @@ class RunFolder:
         return tuple(_lines(self.path_of(BOARD_CHECK), Measurement))
 
     def load(self) -> Report:
-        """Everything measured so far; a line truncated by a crash is skipped.
+        """Return everything measured so far; a line truncated by a crash is skipped.
 
         Raises:
             ReportInputError: the folder is not a run, or a line is damaged.

@@ -114,10 +114,10 @@ class _LaunchCost:
     """The modelled time and activity of one launch or copy.
 
     Attributes:
-        time_s: its time.
-        memory_s: the part of its time that does not depend on the clock.
-        activity_s: its activity times its time.
-        dram_activity_s: the same for the device memory alone.
+        time_s: the time of the launch.
+        memory_s: the part of that time that does not depend on the clock.
+        activity_s: the mean activity of the card meanwhile, times that time.
+        dram_activity_s: the mean activity of the device memory alone, times that time.
     """
 
     time_s: float

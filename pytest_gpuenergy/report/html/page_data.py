@@ -84,7 +84,7 @@ FLAGS = {
 
 
 def page_data(report: Report, baseline: Report | None = None) -> Values:
-    """Everything the page shows of ``report`` and its differences from ``baseline``.
+    """Return everything that the page shows of ``report`` and its differences from ``baseline``.
 
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.

@@ -50,7 +50,7 @@ class _Reduction:
         variable: the maximum or the sum.
         element: the element in a turn of the loop.
         function: the function that is called.
-        maximum: what is subtracted for a sum; None for a maximum.
+        maximum: the expression that a sum subtracts from each element; None for a maximum.
     """
 
     loop: CountedLoop
