@@ -286,7 +286,7 @@ class Outcome:
         emulated: whether it is emulated.
         boards: the cards that were measured.
         goal: the goal of the advice.
-        weights: how often each workload runs.
+        weights: the number of runs of each workload, by its name.
         whole: the advice for all workloads at one setpoint; None if no setpoint has them all.
         apart: the changes of the sums if each workload had its own setpoint; None if that is not
             known, or there is only one workload.
@@ -314,14 +314,14 @@ def advise_on(
     baseline: str | None = None,
     expected: Sequence[str] = (),
 ) -> Outcome:
-    """Advice on the measurements of a report.
+    """Return the advice on the measurements of a report.
 
     A workload by itself has the baseline of the whole where it was measured there.
 
     Args:
         report: measurements of one GPU model.
-        goal: what shall be least.
-        weights: how often a workload runs; once where it is not named.
+        goal: the metric to minimize, and the allowed slowdown.
+        weights: the number of runs of each workload by name; 1 where it is not named.
         baseline: the label of the setpoint that others are compared with; None: see
             `Field.baseline`.
         expected: names of the workloads that were asked for, which may be missing.

@@ -220,7 +220,7 @@ def _for_all(outcome: Outcome, whole: Advice) -> str:
 
 
 def _change_lines(advice: Advice) -> Iterator[str]:
-    """Each metric: its change, and the sums."""
+    """Yield the change of each metric, and then the sums."""
     if (
         advice.best.setpoint == advice.baseline.setpoint
         and not advice.changes[advice.goal.metric].value

@@ -41,7 +41,7 @@ class Field:
 
     @classmethod
     def of(cls, report: Report, weights: Mapping[str, float]) -> Field:
-        """From a report's measurements without flags; ``weights`` are 1 where none is given.
+        """Make the field of a report's measurements without flags; absent ``weights`` are 1.
 
         Raises:
             InputError: none is without flags, they are of several GPU models, or a workload of

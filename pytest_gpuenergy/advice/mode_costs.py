@@ -165,7 +165,7 @@ def compare_modes(
     Args:
         report: measurements of one GPU model.
         accepted: the modes that may be advised.
-        goal: what shall be least.
+        goal: the metric to minimize, and the allowed slowdown.
         weights: how often a workload runs, by its name in every mode; once where it is not named.
         baseline: the label of the setpoint; None: see `Field.baseline`.
 

@@ -21,7 +21,7 @@ from pytest_gpuenergy.record import (
     welch,
 )
 from pytest_gpuenergy.report import MAX_MISSED
-from pytest_gpuenergy.support import largest_of
+from pytest_gpuenergy.support import expected_largest
 
 TAIL = 0.025
 
@@ -78,7 +78,7 @@ class Moments:
 
     @classmethod
     def of(cls, time: float, energy: float, product: float) -> Moments:
-        """From the variances of a time, an energy and their product.
+        """Compute the moments from the variances of a time, an energy and their product.
 
         To first order the relative error of a product is the sum of its factors' errors.
         """
@@ -101,7 +101,7 @@ class Errors:
 
     @classmethod
     def of(cls, row: Measurement) -> Errors | None:
-        """From the intervals of a measurement; None unless all three metrics have usable ones."""
+        """Return the errors of a measurement; None unless all metrics have usable intervals."""
         known: list[SessionMean] = []
         for metric in (Metric.TIME, Metric.ENERGY, Metric.EDP):
             if (mean := session_mean(row, metric)) is None:
@@ -161,9 +161,10 @@ class ChosenPlan:
             for option in self.plan
         ]
         by_kernels = sum(
-            largest_of(len(rivals)) * sd for rivals, sd in zip(self.rivals, deviations, strict=True)
+            expected_largest(len(rivals)) * sd
+            for rivals, sd in zip(self.rivals, deviations, strict=True)
         )
-        return by_kernels + largest_of(self.chosen_from) * math.hypot(*deviations)
+        return by_kernels + expected_largest(self.chosen_from) * math.hypot(*deviations)
 
 
 def plan_sum(candidate: ChosenPlan, metric: Metric) -> Estimate | None:

@@ -31,18 +31,19 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "ab",
         run,
         summary=summary,
-        description="pytest verifies the kernels of both in git worktrees, without measuring; then "
-        "each pair is measured alternately in one session, so differences between machines, boards "
-        "and hours cancel, until its verdicts are clear. Kernels that are the same in both are not "
-        "measured. Both revisions must have energy items, that is, tests that pass a kernel to "
-        "energy_benchmark: name the folder or file of the bench unless pytest finds it by itself.",
+        description="pytest verifies the kernels of both revisions in git worktrees, without "
+        "measuring them. Then each pair of kernels is measured alternately in one session until "
+        "its verdicts are clear, so differences between machines, boards and hours cancel. "
+        "Kernels that are the same in both are not measured. Both revisions must have energy "
+        "items, that is, tests that pass a kernel to energy_benchmark: name the folder or file of "
+        "the bench unless pytest finds it by itself.",
         example="""
 gpuenergy ab main HEAD bench -k case1 --powercap 3
 gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
 """,
     )
     parser.add_argument("base", metavar="BASE_REV", help="The earlier revision, as git names it")
-    parser.add_argument("head", metavar="HEAD_REV", help="The later one")
+    parser.add_argument("head", metavar="HEAD_REV", help="The later revision")
     parser.add_argument(
         "paths", metavar="PATH", nargs="*", help="Tests, as for pytest, such as bench"
     )

@@ -30,11 +30,12 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "advise",
         run,
         summary=summary,
-        description="The workloads that are chosen, by default all of the report, run one after "
-        "another at one setpoint: the EDP that is least is that of their sums. Each is advised by "
-        "itself too. Flagged and failed measurements are left out, unless only their intervals are "
-        "wide. Of workloads that were measured in several modes, the modes are compared, and the "
-        "best of those that you accept is advised.",
+        description="The chosen workloads, by default all of the report, are assumed to run one "
+        "after another at one setpoint; their EDP is the sum of their energies times the sum of "
+        "their times. A setpoint for each workload alone is advised too. Flagged and failed "
+        "measurements are left out, except those whose only flag is a wide interval. If workloads "
+        "were measured in several modes, the modes are compared, and the best one that you accept "
+        "is advised.",
         example="""
 gpuenergy advise
 gpuenergy advise sweep.json --network resnet --weights resnet03=3,resnet06=4
@@ -54,13 +55,13 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
     parser.add_argument(
         "--objective",
         choices=[*map(str, METRICS)],
-        help="What shall be least (default: edp, or energy with --slower-by)",
+        help="What to minimize (default: edp, or energy with --slower-by)",
     )
     parser.add_argument(
         "--slower-by",
         metavar="PERCENT",
-        help="The least energy that takes at most so much more time than the fastest kernels at "
-        "the baseline, such as 5%%",
+        help="Minimize energy, taking at most this much more time than the fastest kernels at the "
+        "baseline, such as 5%%",
     )
     parser.add_argument(
         "--modes",
@@ -71,15 +72,15 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
     parser.add_argument(
         "--accept-error",
         metavar="BOUND",
-        help="Accept modes whose bound of relative errors is at most this, such as 1e-3",
+        help="Accept modes whose relative error is bounded by at most this, such as 1e-3",
     )
     parser.add_argument(
         "--weights",
         metavar="NAME=TIMES[,...]",
         action="append",
         default=[],
-        help="How often a workload runs, such as a layer in a network, or resnet50 for those of "
-        "the network resnet in ResNet-50; may be repeated (default: each once)",
+        help="How often each workload runs, for example a layer in a network; resnet50 stands for "
+        "the counts of ResNet-50's layers; may be repeated (default: each once)",
     )
     parser.add_argument(
         "--baseline",
@@ -87,9 +88,7 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
         help="What savings are relative to, such as 700W (default: current, otherwise the highest "
         "power limit, without a locked clock)",
     )
-    parser.add_argument(
-        "--gpu", metavar="NAME", help="Only measurements on this GPU model, of several"
-    )
+    parser.add_argument("--gpu", metavar="NAME", help="Use only measurements on this GPU model")
     add_output_arguments(parser)
 
 

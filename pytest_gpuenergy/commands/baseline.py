@@ -42,7 +42,10 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
 """,
     )
     change.add_argument(
-        "source", metavar="RUN", nargs="?", help="Path or id (default: this project's latest run)"
+        "source",
+        metavar="RUN",
+        nargs="?",
+        help="Run folder, run id, or JSON report (default: this project's latest run)",
     )
     change.add_argument(
         "--to", metavar="PATH", default=DEFAULT, help=f"The baseline (default: {DEFAULT})"

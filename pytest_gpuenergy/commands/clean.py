@@ -231,16 +231,18 @@ gpuenergy clean --fleet
     parser.add_argument(
         "--exports",
         action="store_true",
-        help="Also what gpuenergy kernels export has written to folders in this one",
+        help="Also remove what gpuenergy kernels export has written to folders in this one",
     )
     parser.add_argument(
-        "--cache", action="store_true", help="Also the caches: compiled kernels, references"
+        "--cache",
+        action="store_true",
+        help="Also remove the caches of compiled kernels and of references",
     )
     parser.add_argument(
         "--fleet",
         action="store_true",
-        help="Also what fleets have left in the state folder of this host: copies of projects and "
-        "their runs, of which --keep keeps the last N of each",
+        help="Also remove what fleets have left in the state folder of this host: copies of "
+        "projects, and their runs, of which --keep keeps the last N for each project",
     )
     parser.add_argument("--files", action="store_true", help="List every file")
     parser.add_argument("--yes", action="store_true", help="Do not ask")

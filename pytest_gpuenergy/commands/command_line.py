@@ -85,7 +85,7 @@ def add_output_arguments(parser: ArgumentParser) -> None:
     """Add ``--json`` and ``--md``, for `write_outcome`."""
     for name, what in (("--json", "JSON"), ("--md", "Markdown")):
         parser.add_argument(
-            name, metavar="PATH", help=f"Write this as {what}; - stands for the terminal"
+            name, metavar="PATH", help=f"Write the result as {what}; - stands for the terminal"
         )
 
 

@@ -30,9 +30,14 @@ gpuenergy compare baseline.json .gpuenergy/runs/20261121T120623-cedcdd --fail ed
 gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMARY"
 """,
     )
-    parser.add_argument("base", metavar="BASE", help="Run folder, run id, or JSON report")
     parser.add_argument(
-        "new", metavar="NEW", nargs="?", help="The same (default: this project's latest run)"
+        "base", metavar="BASE", help="Earlier run: its folder, its id, or a JSON report"
+    )
+    parser.add_argument(
+        "new",
+        metavar="NEW",
+        nargs="?",
+        help="Later run, named likewise (default: this project's latest run)",
     )
     add_gate_arguments(parser)
     parser.add_argument(

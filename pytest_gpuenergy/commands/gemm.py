@@ -55,8 +55,8 @@ from pytest_gpuenergy.support import (
 )
 
 _GRAMMAR = (
-    "Such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by ';'; "
-    "B=32 for a batch, groups=512,0,128 for groups of rows with a matrix B each, "
+    "Sizes such as 'M=1024 N=2048 K=3072', 'MN=1024 K=2048' or 'MNK=4096', several separated by "
+    "';'; B=32 for a batch, groups=512,0,128 for groups of rows with a matrix B each, "
     "layout=nn|nt|tn|tt or several of them with commas, "
     "mode=float32|3xtf32|tf32|float16|bfloat16|e4m3|e5m2, bias=1, "
     "activation=relu|gelu|gelu_tanh|silu, residual=1, scaling=tensor|row|block, "
@@ -91,7 +91,7 @@ gpuenergy gemm profile "MNK=1024 layout=nn" --records tuned --out profiles
         "tune",
         _tune,
         summary="Search for fast or energy-efficient kernels of matrix products",
-        description="The same as gpuenergy tune, of products that are named by their sizes; each "
+        description="Works like gpuenergy tune, for products named by their sizes. Each is tuned "
         "in the layouts nn and nt unless layout= chooses others.",
         example="""
 gpuenergy gemm tune "MNK=1024" --trials 64 --out tuned
@@ -147,7 +147,7 @@ gpuenergy gemm perf --model bloom/ --out results
     parser.add_argument(
         "--contender",
         metavar="NAME[,NAME...]",
-        help="Only these, such as template,tvm (default: all)",
+        help="Measure only these contenders, such as template,tvm (default: all)",
     )
     parser.add_argument("--records", **_RECORDS)
     parser.add_argument(
@@ -161,8 +161,8 @@ gpuenergy gemm perf --model bloom/ --out results
         "--cutlass-profiler",
         type=Path,
         metavar="PATH",
-        help="Program cutlass_profiler of a build of CUTLASS, whose fastest kernel takes part too, "
-        "as the contender cutlass_profiler",
+        help="Program cutlass_profiler of a build of CUTLASS; its fastest kernel takes part as "
+        "the contender cutlass_profiler",
     )
     parser.add_argument(
         "--out",

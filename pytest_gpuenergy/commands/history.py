@@ -37,13 +37,17 @@ gpuenergy history -k "k01 300W" --metric energy --runs 20 --json -
         metavar="WORDS",
         dest="words",
         default="",
-        help="Kernels whose label, such as case1-k01-300W, contains all these words (default: all)",
+        help="Show only kernels whose label, such as case1-k01-300W, contains all these words "
+        "(default: all)",
     )
     parser.add_argument(
-        "--metric", choices=[*map(str, METRICS)], default="edp", help="Default: edp"
+        "--metric",
+        choices=[*map(str, METRICS)],
+        default="edp",
+        help="Metric to show (default: edp)",
     )
     parser.add_argument(
-        "--runs", metavar="N", type=count, help="Only the latest N runs (default: all)"
+        "--runs", metavar="N", type=count, help="Read only the latest N runs (default: all)"
     )
     add_output_arguments(parser)
 

@@ -24,9 +24,9 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "hosts",
         run,
         summary=summary,
-        description="Without an argument, of this host. Changes nothing. Also prints the --tx "
-        "specifications by which pytest-xdist uses these GPUs without --gpuenergy-fleet. The exit "
-        "code is 1 if no GPU can measure.",
+        description="Without an argument, it lists those of this host. It changes nothing. It "
+        "also prints the --tx specifications by which pytest-xdist uses these GPUs without "
+        "--gpuenergy-fleet. The exit code is 1 if no GPU can measure.",
         example="gpuenergy hosts\n"
         "gpuenergy hosts --ray\n"
         "gpuenergy hosts --ssh 'node1,node2:/scratch/project python=/opt/venv/bin/python'\n"
@@ -49,16 +49,17 @@ def _add_fleets(parser: ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="HEAD:PORT",
-        help="The nodes of a Ray cluster: of this machine's, or of one with this client server",
+        help="List the nodes of the Ray cluster of this machine, or of the one whose client "
+        "server is at HEAD:PORT",
     )
     group.add_argument(
-        "--ssh", metavar="HOSTS", help="These hosts, as --gpuenergy-fleet ssh:HOSTS takes them"
+        "--ssh", metavar="HOSTS", help="List these hosts, as --gpuenergy-fleet ssh:HOSTS takes them"
     )
     group.add_argument(
         "--slurm",
         metavar="OPTIONS",
-        help="Where srun places tasks with these options, as --gpuenergy-fleet slurm:OPTIONS xN "
-        "takes them",
+        help="List the hosts on which srun places tasks with these options, as --gpuenergy-fleet "
+        "slurm:OPTIONS xN takes them",
     )
 
 

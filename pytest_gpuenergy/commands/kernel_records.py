@@ -25,14 +25,15 @@ def add_choice(parser: ArgumentParser, what: str) -> None:
         action="append",
         default=[],
         help=f"{what} by name, 5 for case5, an id that a report shows, or all for the seven cases; "
-        "may be repeated (default: all that there are)",
+        "may be repeated (default: all)",
     )
     parser.add_argument(
         "--network",
         metavar="NAME[,NAME...]",
         action="append",
         default=[],
-        help="Those of cases, resnet, yolo, gemm, or project for your own; may be repeated",
+        help="Workloads of these networks: cases, resnet, yolo, gemm, or project for your own; "
+        "may be repeated",
     )
 
 
@@ -49,8 +50,10 @@ def add_variant_options(group: ArgumentParser | _ArgumentGroup) -> None:
         metavar="LIST",
         help="Layouts of convolutions: nchw, nhwc (default: nchw, unless the workload names nhwc)",
     )
-    group.add_argument("--bias", action="store_true", help="Convolutions that add a bias")
-    group.add_argument("--relu", action="store_true", help="Convolutions that end with a ReLU")
+    group.add_argument("--bias", action="store_true", help="Choose convolutions that add a bias")
+    group.add_argument(
+        "--relu", action="store_true", help="Choose convolutions that end with a ReLU"
+    )
 
 
 def chosen_variants(arguments: Namespace) -> workloads.Variants:
@@ -228,7 +231,7 @@ def add_product_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--contender",
         metavar="NAME",
-        help=f"Whose kernels of matrix products (default: {USUAL_CONTENDER})",
+        help=f"Contender that makes the kernels of matrix products (default: {USUAL_CONTENDER})",
     )
     parser.add_argument(
         "--gpu-device",

@@ -80,7 +80,11 @@ def _add_show(actions: Subparsers) -> ArgumentParser:
         "case", metavar="CASE", help="Workload, such as case1 or 1, or an id that a report shows"
     )
     parser.add_argument(
-        "rank", metavar="RANK", type=_rank, nargs="?", help="1 or k01 for the fastest, ..."
+        "rank",
+        metavar="RANK",
+        type=_rank,
+        nargs="?",
+        help="Rank of the kernel: 1 or k01 for the fastest, and so on",
     )
     return parser
 
@@ -294,8 +298,8 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
         "--performance",
         metavar="PATH",
         type=Path,
-        help="Write their GFLOP/s as one integer per line, the fastest first; of several logs, to "
-        "files in this folder",
+        help="Write the GFLOP/s of the chosen trials, one integer per line, the fastest first; "
+        "for several logs, PATH is a folder of such files",
     )
     parser.add_argument(
         "--filtered",

@@ -63,7 +63,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     parser.add_argument(
         "spec", metavar="INPUT", type=Path, nargs="?", help="A kernel spec, or a folder of them"
     )
-    parser.add_argument("--input", metavar="INPUT", type=Path, help="The same as an option")
+    parser.add_argument("--input", metavar="INPUT", type=Path, help="INPUT, given as an option")
     parser.add_argument(
         "--sources",
         metavar="DIR",
@@ -72,7 +72,11 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         "each spec)",
     )
     parser.add_argument(
-        "--outdir", metavar="DIR", type=Path, default=Path("out"), help="Results (default: out)"
+        "--outdir",
+        metavar="DIR",
+        type=Path,
+        default=Path("out"),
+        help="Folder to write results to (default: out)",
     )
     parser.add_argument(
         "--budget-builds",
@@ -105,7 +109,11 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         help="What to minimize (default: time)",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=number(int, 0, 1 << 32), default=0, help="Of the search"
+        "--seed",
+        metavar="N",
+        type=number(int, 0, 1 << 32),
+        default=0,
+        help="Seed of the search's random choices (default: 0)",
     )
     parser.add_argument(
         "--worker",
@@ -249,32 +257,36 @@ def _outcome(spec: search.KernelSpec, state: search.SearchState, outdir: Path) -
 def _add_llm_options(parser: ArgumentParser) -> None:
     """Add the options that concern language models."""
     parser.add_argument(
-        "--no-llm", action="store_true", help="Rules only: ask no language model, send nothing"
+        "--no-llm",
+        action="store_true",
+        help="Use the rules only: ask no language model, and send nothing",
     )
     parser.add_argument(
         "--llm-model",
         metavar="MODEL",
         default=LlmSettings.model,
-        help=f"Asked for moves beside the rules, at the endpoint of {URL_VARIABLE} or with the key "
-        f"of {KEY_VARIABLE}; kernels are sent there (default: {LlmSettings.model})",
+        help="Language model that proposes moves in addition to the rules; kernels are sent to the "
+        f"endpoint of {URL_VARIABLE}, or to OpenAI with the key of {KEY_VARIABLE} (default: "
+        f"{LlmSettings.model})",
     )
     parser.add_argument(
         "--llm-max-tokens",
         metavar="N",
         type=number(int, 0, 1 << 40),
-        help="Of all questions and answers for a kernel, earlier runs included",
+        help="Limit on the tokens of all questions and answers for a kernel, including those of "
+        "earlier runs",
     )
     parser.add_argument(
         "--llm-max-usd",
         metavar="USD",
         type=number(float, 0.0, 1e6),
-        help="Likewise in US dollars; needs --llm-usd-per-mtok",
+        help="Limit on their cost in US dollars; needs --llm-usd-per-mtok",
     )
     parser.add_argument(
         "--llm-usd-per-mtok",
         metavar="INPUT,OUTPUT",
         type=_prices,
-        help="Prices of a million tokens; without them money is not counted",
+        help="Prices of a million tokens in US dollars (default: costs are not counted)",
     )
     parser.add_argument(
         "--llm-timeout",
@@ -288,7 +300,8 @@ def _add_llm_options(parser: ArgumentParser) -> None:
         metavar="GAIN",
         type=number(float, -20.0, 20.0),
         default=LlmSettings.prior,
-        help=f"Gain to expect of a proposal, log of a speedup (default: {LlmSettings.prior})",
+        help="Gain to expect of a proposal, as the natural logarithm of a speedup (default: "
+        f"{LlmSettings.prior})",
     )
 
 
@@ -306,7 +319,7 @@ def _add_strategy_options(parser: ArgumentParser) -> None:
         "--min-pred-gain",
         metavar="FRACTION",
         type=number(float, 0.0, 1.0),
-        help="Do not try what is predicted to gain less than this "
+        help="Skip variants that are predicted to gain less than this "
         f"(default: {SearchParameters.min_pred_gain})",
     )
     parser.add_argument(
@@ -322,7 +335,7 @@ def _add_strategy_options(parser: ArgumentParser) -> None:
         type=_setting,
         action="append",
         default=[],
-        help="A parameter of the search, such as PUCT_C=1.5; repeatable",
+        help="Set a parameter of the search, such as PUCT_C=1.5; may be repeated",
     )
 
 

@@ -49,8 +49,9 @@ gpuenergy powercap restore
         "restore",
         _restore,
         summary="Restore the limit that was in force before, and unlock clocks",
-        description="Undoes set, and what a killed run has left behind. A limit that somebody else "
-        "has set since is left alone; of clocks that cannot be known.",
+        description="Undoes set, and what a killed run has left behind. A limit that somebody "
+        "else has set since is left alone. Clocks are unlocked even if somebody else has locked "
+        "them since, which NVML does not report.",
         example="gpuenergy powercap restore",
     )
     for action, default in ((show, "auto"), (change, "auto"), (restore, None)):

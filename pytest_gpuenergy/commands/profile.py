@@ -33,9 +33,9 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         "profiler, and does what gpuenergy extract does with the trace. On a real GPU, the card's "
         "power samples are put on the time axis of the trace. bloom-560m and vicuna-7b have their "
         "published configuration, and random weights unless transformers has their checkpoint in "
-        "its cache; so has a folder with config.json alone. Of module:function, a call without "
-        "arguments is profiled; an exported file is profiled for what it was exported for. Needs "
-        "the extra replay.",
+        "its cache; so has a folder with config.json alone. For module:function, a call without "
+        "arguments is profiled; an exported file is profiled with the sizes that it was exported "
+        "with. Needs the extra replay.",
         example="""
 gpuenergy profile bloom-560m --out bloom/
 gpuenergy profile vicuna-7b --tp 2 --out vicuna-tp2/
@@ -71,7 +71,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
     parser.add_argument(
         "--dtype",
         choices=("float16", "bfloat16", "float32"),
-        help="Default: float16",
+        help="Type of the weights (default: float16)",
     )
     parser.add_argument(
         "--attention",
@@ -82,7 +82,7 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         "--seed",
         metavar="N",
         type=number(int, 0, _SEEDS - 1),
-        help="Of tokens and random weights (default: 0)",
+        help="Seed of the tokens and of random weights (default: 0)",
     )
     parser.add_argument(
         "--gpu-device",
@@ -97,8 +97,8 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         metavar="N",
         type=count,
         default=1,
-        help="GPUs of this host that share the model, tensor parallel, in N processes, which "
-        "torchrun may have started (default: 1)",
+        help="Number of this host's GPUs that share the model by tensor parallelism, each with a "
+        "process, which torchrun may have started (default: 1)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="Folder to write to")
     parser.add_argument(

@@ -62,8 +62,8 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         "--cache",
         choices=("model", "hot", "cold"),
         default="model",
-        help="what the L2 cache holds: model: what the model found there; hot: the tensors of one "
-        "call; cold: nothing (default: model)",
+        help="What the L2 cache holds before a call. model: what it held in the model; hot: the "
+        "tensors of the call; cold: nothing (default: model)",
     )
     parser.add_argument(
         "--export",
@@ -79,8 +79,8 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         metavar="N",
         type=count,
         default=0,
-        help="Least launches of each call and each whole within its measurement (default: as many "
-        "as the precision needs)",
+        help="Launch each call, and whatever is measured as a whole, at least N times within its "
+        "measurement (default: as often as the precision needs)",
     )
     parser.add_argument(
         "--kernels",
@@ -99,7 +99,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--changes",
         action="store_true",
-        help="Also replay changed calls, and name the five changes of each step that save most",
+        help="Also replay changed calls, and list the five changes of each step that save most",
     )
     parser.add_argument(
         "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
@@ -108,7 +108,8 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         "--interval",
         metavar="S",
         type=_seconds,
-        help="Seconds over which each row of --power-log is a mean (default: the card's samples)",
+        help="Seconds over which the power in each row of --power-log is averaged (default: one "
+        "row per sample of the card)",
     )
     add_schedule_options(parser)
     parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")

@@ -81,7 +81,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
     parser.add_argument(
         "--mean",
         action="store_true",
-        help="Of an item measured in several runs, take the geometric mean instead of the latest "
+        help="For an item measured in several runs, show the geometric mean instead of the latest "
         "measurement; the runs may be on several boards of a model",
     )
     parser.add_argument(
@@ -98,9 +98,11 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
         "--json, --tidy, --parquet and --html have both anyway",
     )
     parser.add_argument(
-        "--gpu", metavar="NAME", help="GPU of an older tool's outputs (default: unknown)"
+        "--gpu",
+        metavar="NAME",
+        help="Name of the GPU on which an older tool's outputs were measured (default: unknown)",
     )
-    outputs = parser.add_argument_group("outputs; - as PATH is the terminal")
+    outputs = parser.add_argument_group("outputs (a PATH of - is the terminal)")
     for name, what in TEXTS.items():
         outputs.add_argument(f"--{name}", metavar="PATH", help=f"Write {what}")
     outputs.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")

@@ -87,7 +87,9 @@ def check_outputs(
     files = [
         file
         for run in found
-        for file in (reports.outputs_in(run) if reports.is_legacy(run) else reports.files_read(run))
+        for file in (
+            reports.find_outputs(run) if reports.is_legacy(run) else reports.files_read(run)
+        )
     ]
     reports.check_targets(
         targets, [*files, *(file for outdir in outdirs for file in search.search_files(outdir))]

@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         summary=summary,
         description="Workloads are tuned one after the other, and of equal shapes only the first. "
         "Trials are written to disk immediately, so an interrupted search can be continued with "
-        "--resume. What is complete is left as it is, and said to be.",
+        "--resume. Searches that are already complete are left as they are, and are named.",
         example="""
 gpuenergy tune --quick
 gpuenergy tune --case case1,case2 --trials 200 --no-energy --out tuned --gpu-device 0

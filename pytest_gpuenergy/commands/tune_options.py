@@ -48,7 +48,8 @@ def add_workload_options(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME[,NAME...]",
-        help="cases, resnet, yolo, gemm, or project for your own; may be repeated",
+        help="Workloads of these networks: cases, resnet, yolo, gemm, or project for your own; "
+        "may be repeated",
     )
     group.add_argument(
         "--shape",

@@ -121,7 +121,7 @@ class NamedSetpoints:
             fits = (any_cap or setpoint.power_limit_w in caps) and (
                 any_clock or setpoint.sm_clock_mhz in clocks
             )
-            if fits and not extended.words_for(setpoint):
+            if fits and not extended.setpoint_words(setpoint):
                 words = {**extended.words, label: [setpoint]}
                 extended = NamedSetpoints(words, extended.table_w or named.table_w)
         return extended
@@ -135,10 +135,10 @@ class NamedSetpoints:
         """Return whether to leave out an unavailable setpoint, which only ``all`` has named."""
         if setpoint.unavailable is None:
             return False
-        caps = [word for word in self.words_for(setpoint) if not word.startswith("--smclock ")]
+        caps = [word for word in self.setpoint_words(setpoint) if not word.startswith("--smclock ")]
         return caps == ["all"]
 
-    def words_for(self, setpoint: Setpoint) -> list[str]:
+    def setpoint_words(self, setpoint: Setpoint) -> list[str]:
         """Return the words that name ``setpoint``."""
         return [
             word

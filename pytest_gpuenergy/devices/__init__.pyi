@@ -41,7 +41,7 @@ from .cuda.graphs import (
     ReplayLog as ReplayLog,
 )
 from .cuda.machine_code import (
-    cubins_in as cubins_in,
+    host_program_cubins as host_program_cubins,
     sass_listing as sass_listing,
     tensor_core_instructions as tensor_core_instructions,
     variable_bytes as variable_bytes,

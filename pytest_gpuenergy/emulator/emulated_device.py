@@ -42,7 +42,11 @@ from pytest_gpuenergy.emulator.host.host_kernel import HostKernel, is_divisible
 from pytest_gpuenergy.emulator.host.host_runner import HostRunner
 from pytest_gpuenergy.emulator.host.kernel_limits import check_geometry, check_memory
 from pytest_gpuenergy.emulator.host.kernel_process import printing_kept
-from pytest_gpuenergy.emulator.timing.model import beyond_comparison, kernel_demand, recorded_on
+from pytest_gpuenergy.emulator.timing.model import (
+    beyond_comparison,
+    kernel_demand,
+    recorded_figures,
+)
 from pytest_gpuenergy.emulator.timing.traffic import Traffic
 from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel
 from pytest_gpuenergy.support import (
@@ -61,7 +65,7 @@ _HOST_LAUNCH_S = 5e-6  # what the host takes for a launch; a guess
 
 def _strike(state: CardState) -> None:
     """Raise the error of a launch if an injected fault demands one."""
-    error = state.struck_by(LAUNCH, always=True)
+    error = state.error_to_raise(LAUNCH, always=True)
     if error is not None:
         raise KernelFault("runtime", f"The launch failed on the emulated GPU: {error}.")
 
@@ -268,14 +272,14 @@ class EmulatedDevice(Device):
 
         def before() -> None:
             _strike(self.state)
-            self._profiled(job, arenas)
+            self._launch_traffic(job, arenas)
 
         program = functools.partial(
             self._runner.open, kernel, arenas, job.scalars, timeout_s=job.timeout_s
         )
 
         def traffic_bytes() -> float:
-            launches = zip(kernel.launches, self._profiled(job, arenas), strict=True)
+            launches = zip(kernel.launches, self._launch_traffic(job, arenas), strict=True)
             return sum(launch.blocks * traffic.total_bytes for launch, traffic in launches)
 
         with contextlib.ExitStack() as stack:
@@ -303,8 +307,8 @@ class EmulatedDevice(Device):
             sets_needed(set_bytes, self.profile.l2_bytes)  # raises what it would on a real card
         places = placements(set_bytes) if job.apart and cache == "hot" else 1
         traffic = None
-        if recorded_on(kernel, self.profile, cache) is None:
-            traffic = self._profiled(job, arenas)
+        if recorded_figures(kernel, self.profile, cache) is None:
+            traffic = self._launch_traffic(job, arenas)
         restored_bytes = sum(a.tensor.nbytes for a in arenas.values() if a.tensor.role == "inout")
         demand = kernel_demand(
             *(kernel, _work(job), traffic, self.profile),
@@ -313,12 +317,14 @@ class EmulatedDevice(Device):
             restored_bytes=restored_bytes,
         )
         demand = on_board(demand, self._index)
-        with self._playing(VirtualRepeater(self.state, demand, job.timeout_s, places)) as repeater:
+        with self._abandoned_at_exit(
+            VirtualRepeater(self.state, demand, job.timeout_s, places)
+        ) as repeater:
             yield repeater
 
     def beyond_model(self, job: Job, arenas: Mapping[str, Arena]) -> str | None:
         kernel = self._text(job.kernel)
-        traffic = self._profiled(job, arenas)
+        traffic = self._launch_traffic(job, arenas)
         dtypes = [arena.tensor.dtype for arena in arenas.values()]
         return beyond_comparison(kernel, dtypes, _work(job), traffic, self.name, job.cache)
 
@@ -332,7 +338,7 @@ class EmulatedDevice(Device):
             timeout_s: the time that a run may take.
         """
         demand = on_board(demand, self._index)
-        return self._playing(VirtualRepeater(self.state, demand, timeout_s, 1))
+        return self._abandoned_at_exit(VirtualRepeater(self.state, demand, timeout_s, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:
         """Return a repeater of work that takes little power and has no kernel to compile."""
@@ -340,7 +346,7 @@ class EmulatedDevice(Device):
         return self.play(Demand(_LIGHT_S, idle_w + _LIGHT_SHARE * (top_w - idle_w)))
 
     @contextlib.contextmanager
-    def _playing(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
+    def _abandoned_at_exit(self, repeater: VirtualRepeater) -> Iterator[KernelRepeater]:
         try:
             yield repeater
         finally:
@@ -387,7 +393,7 @@ class EmulatedDevice(Device):
             raise KernelFault("constraints", str(self.refusal(kernel)))
         return kernel
 
-    def _profiled(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
+    def _launch_traffic(self, job: Job, arenas: Mapping[str, Arena]) -> tuple[Traffic, ...]:
         kernel = self._text(job.kernel)
 
         # A kernel that races leaves no profile, so it is checked, and fails, every time.

@@ -20,7 +20,7 @@ from .power_log import (
     PowerSample as PowerSample,
     read_regularly as read_regularly,
 )
-from .process_watch import ProcessWatch as ProcessWatch, processes_on as processes_on
+from .process_watch import ProcessWatch as ProcessWatch, cuda_process_ids as cuda_process_ids
 from .reading import (
     Reading as Reading,
     cut_windows as cut_windows,

@@ -126,7 +126,7 @@ def step_indices(logs: _Floats) -> list[int]:
             break
         if all(abs(at + 2 - cut) >= _SIDE for cut in cuts):
             cuts.append(int(at) + 2)
-    return [_moved(logs, cut) for cut in _distinct(logs, sorted(cuts))]
+    return [_refined_cut(logs, cut) for cut in _distinct(logs, sorted(cuts))]
 
 
 def _distinct(logs: _Floats, cuts: list[int]) -> list[int]:
@@ -145,7 +145,7 @@ def _distinct(logs: _Floats, cuts: list[int]) -> list[int]:
     return cuts
 
 
-def _moved(logs: _Floats, cut: int) -> int:
+def _refined_cut(logs: _Floats, cut: int) -> int:
     """Return the cut, or its neighbour if that divides the samples nearby better.
 
     Medians of three samples place a cut only to within one sample.

@@ -167,14 +167,14 @@ class SinkModels:
         precisions = np.einsum("ij,jk->ijk", spreads**-2.0, np.eye(_PARAMETERS))
         if self._remembered is None:
             return means, precisions
-        more, covariances = self._as_remembered(self._remembered, start_w, peak_w)
+        more, covariances = self._remembered_priors(self._remembered, start_w, peak_w)
         return (
             np.concatenate([means, more]),
             np.concatenate([precisions, np.linalg.inv(covariances)]),
         )
 
     @staticmethod
-    def _as_remembered(
+    def _remembered_priors(
         remembered: KnownCooling, start_w: float, peak_w: float
     ) -> tuple[_Floats, _Floats]:
         air_k, air_spread_k = _AIR_K * (start_w / peak_w)

@@ -68,7 +68,9 @@ class EnergyCounter:
             CounterError: the counter does not move, or was reset.
             DeviceError: it cannot be read.
         """
-        if (schedule := self._learned()) and (edge := self._on_schedule(schedule)):
+        if (schedule := self._certain_schedule()) and (
+            edge := self._await_scheduled_step(schedule)
+        ):
             return edge
         self._schedule, self._last = None, None
         if self._may_continue():
@@ -120,7 +122,7 @@ class EnergyCounter:
         enough = len(self._seen) >= _MIN_SEEN
         return enough and self._seen[-1].time_s - self._seen[0].time_s >= _MIN_SEEN_S
 
-    def _learned(self) -> StepSchedule | None:
+    def _certain_schedule(self) -> StepSchedule | None:
         """Return the schedule of the seen steps, or None if it is not certain enough for reads."""
         if not self._has_seen_enough:
             return None
@@ -131,7 +133,7 @@ class EnergyCounter:
         clear = [edge for edge in self._seen if edge.before_s - edge.after_s <= 2 * usual_s]
         return fitted_schedule(clear, self.period_s)
 
-    def _on_schedule(self, schedule: StepSchedule) -> Edge | None:
+    def _await_scheduled_step(self, schedule: StepSchedule) -> Edge | None:
         """Await a step; return None if it does not come when the ``schedule`` predicts."""
         number = schedule.number_at(self._clock.now_s()) + 1
         doubt_s = 3 * schedule.moment_error_s(number)
@@ -142,7 +144,7 @@ class EnergyCounter:
         number = schedule.number_at(edge.time_s)
         if abs(edge.time_s - schedule.moment_s(number)) > doubt_s + schedule.bracket_s:
             return None
-        if (better := self._learned()) is None:
+        if (better := self._certain_schedule()) is None:
             return None
         self._schedule, self.period_s = better, better.period_s
         self._number = better.number_at(edge.time_s)
@@ -155,7 +157,7 @@ class EnergyCounter:
         for _ in range(_TRIES):
             middle_s = schedule.moment_s(number) + schedule.period_s / 2
             clock.sleep_s(max(0.0, middle_s - clock.now_s()))
-            begin_s, energy_mj = self._read()
+            begin_s, energy_mj = self._read_energy()
             if energy_mj < self._last.energy_mj:
                 self._raise_reset()
             off_s = max(middle_s - begin_s, begin_s + self._read_s - middle_s)
@@ -189,13 +191,13 @@ class EnergyCounter:
         Raises:
             CounterError: there is none within `_PATIENCE_S` of ``since_s``, or of now without it.
         """
-        begin_s, old_mj = self._read()
+        begin_s, old_mj = self._read_energy()
         last = self._last
         if last is not None and old_mj < last.energy_mj:
             self._raise_reset()
         deadline_s = (begin_s if since_s is None else since_s) + _PATIENCE_S
         while True:
-            read_s, new_mj = self._read()
+            read_s, new_mj = self._read_energy()
             if new_mj < old_mj:
                 self._raise_reset()
             if new_mj > old_mj:
@@ -210,7 +212,7 @@ class EnergyCounter:
                     f"{_PATIENCE_S:g} s.",
                 )
 
-    def _read(self) -> tuple[float, int]:
+    def _read_energy(self) -> tuple[float, int]:
         """Return the time at which the read began, and the energy in mJ."""
         begin_s = self._clock.now_s()
         nvml = self._device.nvml

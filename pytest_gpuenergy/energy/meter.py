@@ -424,7 +424,7 @@ class WarmthWatch:
             return
         pause = ThermalSample(self._device.clock.now_s(), power_w, temperature_c)
         if self._model is None:
-            self._model = ThermalModel(pause, self._recalled(), self._device.name)
+            self._model = ThermalModel(pause, self._known_cooling(), self._device.name)
         else:
             self._model.add_pause(pause)
 
@@ -447,7 +447,7 @@ class WarmthWatch:
                 self._remembered_s = now_s
                 keep_for_later(self._memory, encode(self._model.cooling))
 
-    def _recalled(self) -> KnownCooling | None:
+    def _known_cooling(self) -> KnownCooling | None:
         """Return how the card was cooled in an earlier session; None if that is not known."""
         if self._memory is None:
             return None

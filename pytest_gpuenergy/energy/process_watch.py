@@ -10,7 +10,7 @@ from pytest_gpuenergy.devices import Device
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO, linux/proc_ns.h
 
 
-def processes_on(device: Device) -> frozenset[int]:
+def cuda_process_ids(device: Device) -> frozenset[int]:
     """Return NVML's IDs of the processes with a CUDA context on the device; empty if unknown."""
     nvml = device.nvml
     try:
@@ -48,7 +48,7 @@ class ProcessWatch:
 
         Call this while one of our kernels is loaded.
         """
-        our_pids, listed = self._device.processes, processes_on(self._device)
+        our_pids, listed = self._device.processes, cuda_process_ids(self._device)
         others = listed - our_pids - {os.getpid()}
         if self._same_pids or others != listed:  # in the latter case, the driver translates them
             return others

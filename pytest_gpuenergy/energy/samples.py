@@ -73,15 +73,15 @@ class PowerSamples:
         """
         first = not self._probed
         if first:
-            readings = [self._reading()]
+            readings = [self._power_reading()]
             while readings[-1][0] - readings[0][0] < _PROBE_S:
                 self._clock.sleep_s(_PROBE_STEP_S)
-                readings.append(self._reading())
+                readings.append(self._power_reading())
             if len({power_mw for _, power_mw in readings}) == 1:
                 raise self._stale(_PROBE_S)
             self.period_s, self.memory_s = probe_sensor(readings)
             self._probed = True
-        self._last, self._energy_mj = self._reading(), 0.0
+        self._last, self._energy_mj = self._power_reading(), 0.0
         self._changed_s, self._has_changed = self._last[0], first
         return self._edge()
 
@@ -96,7 +96,7 @@ class PowerSamples:
         step_s = self.period_s / READINGS_PER_PERIOD
         for number in range(1, periods * READINGS_PER_PERIOD + 1):
             self._clock.sleep_s(max(0.0, begin_s + number * step_s - self._clock.now_s()))
-            (before_s, before_mw), self._last = self._last, self._reading()
+            (before_s, before_mw), self._last = self._last, self._power_reading()
             now_s, now_mw = self._last
             self._energy_mj += (now_s - before_s) * (before_mw + now_mw) / 2
             if now_mw != before_mw:
@@ -119,7 +119,7 @@ class PowerSamples:
         time_s, _ = self._last
         return Edge(time_s, time_s, self._energy_mj)
 
-    def _reading(self) -> tuple[float, float]:
+    def _power_reading(self) -> tuple[float, float]:
         now_s, power_mw = self._clock.now_s(), self._read(self._device)
         if power_mw is None:
             raise DeviceError(

@@ -100,12 +100,12 @@ class PowerHistory:
 
     def note(self) -> None:
         """Remember the counter's present value."""
-        if (mark := self._read()) is not None:
+        if (mark := self._read_energy()) is not None:
             self._marks.append(mark)
 
     def mean_w(self) -> float | None:
         """Return the mean power until now, in W; None if the card does not report it."""
-        now = self._read() if self._marks else None
+        now = self._read_energy() if self._marks else None
         if now is not None:
             now_s, energy_mj = now
             while len(self._marks) > 1 and now_s - self._marks[1][0] >= _HISTORY_S:
@@ -117,13 +117,13 @@ class PowerHistory:
 
     def since_last_w(self) -> float | None:
         """Return the mean power since the last `note`; without a note, return `mean_w`."""
-        now = self._read() if self._marks else None
+        now = self._read_energy() if self._marks else None
         if now is None or now[0] <= self._marks[-1][0] or now[1] < self._marks[-1][1]:
             return self.mean_w()
         begin_s, begin_mj = self._marks[-1]
         return (now[1] - begin_mj) / 1e3 / (now[0] - begin_s)
 
-    def _read(self) -> tuple[float, int] | None:
+    def _read_energy(self) -> tuple[float, int] | None:
         nvml = self._device.nvml
         try:
             energy_mj = int(nvml.nvmlDeviceGetTotalEnergyConsumption(self._device.handle))

@@ -112,7 +112,7 @@ class Settling:
         return self.settled_c - self.temperature_c
 
 
-def _after_onset(run: Sequence[ThermalSample]) -> npt.NDArray[np.bool_]:
+def _is_past_onset(run: Sequence[ThermalSample]) -> npt.NDArray[np.bool_]:
     return np.array([sample.time_s for sample in run]) > run[0].time_s + _ONSET_S
 
 
@@ -152,7 +152,7 @@ class ThermalModel:
     def add_run(self, run: Sequence[ThermalSample]) -> None:
         """Add a complete run of one kernel, from its start."""
         study = self._study(run)
-        late = _after_onset(run)
+        late = _is_past_onset(run)
         powers_w = np.array([sample.power_w for sample in run])
         self._leakage = self._leakage.plus(powers_w[late], study.modelled_c[late])
         heating = [sample._replace(power_w=sample.power_w * study.share) for sample in run]
@@ -188,7 +188,7 @@ class ThermalModel:
     def _keep(
         self, samples: Sequence[ThermalSample], late: npt.NDArray[np.bool_], level_error_k: float
     ) -> None:
-        smooth_w = self._smoothed(samples)
+        smooth_w = self._smoothed_power(samples)
         columns, rises_c = self._equations(samples, smooth_w)
         kept = math.exp((self._end_s - samples[-1].time_s) / _FORGOTTEN_S)
         self._evidence = self._evidence.times(kept).plus(
@@ -198,7 +198,7 @@ class ThermalModel:
         self._smooth_w, self._end_s = smooth_w[-1], samples[-1].time_s
         self._run, self._run_smooth_w = [], []
 
-    def _smoothed(self, samples: Sequence[ThermalSample]) -> _Floats:
+    def _smoothed_power(self, samples: Sequence[ThermalSample]) -> _Floats:
         """Return the power smoothed by the die and by each heat sink, (samples, 1 + models)."""
         # During a run, this is called again and again with more samples.
         if (count := len(self._run)) > len(samples) or samples[:count] != self._run:
@@ -230,8 +230,8 @@ class ThermalModel:
         return columns, rises_c
 
     def _study(self, run: Sequence[ThermalSample]) -> _Study:
-        columns, rises_c = self._equations(run, self._smoothed(run))
-        late = _after_onset(run)
+        columns, rises_c = self._equations(run, self._smoothed_power(run))
+        late = _is_past_onset(run)
         peak_w = max(self._peak_w, *(sample.power_w for sample in run))
         evidence = self._evidence.plus(
             columns[late], rises_c[late], level_error_k=self._level_error_k
@@ -271,10 +271,12 @@ class _Study:
         self._columns = columns
         self._posterior = posterior
         self._air_c, self._die_k_per_w, self._sink_k_per_w, _ = np.moveaxis(posterior.points, -1, 0)
-        late = _after_onset(run)
+        late = _is_past_onset(run)
         self._off_c = np.zeros(self._air_c.shape)
         if late.any():
-            self._off_c += rises_c[late].mean() - self._at_points(columns[late].mean(axis=0))
+            self._off_c += rises_c[late].mean() - self._temperature_at_points(
+                columns[late].mean(axis=0)
+            )
         own_s = run[-1].time_s - run[0].time_s
         warm = -np.expm1(-own_s / sink_s)[:, np.newaxis]
         rises_k = run[-1].power_w * (self._die_k_per_w + self._sink_k_per_w * warm)
@@ -307,7 +309,7 @@ class _Study:
         Returns:
             The mean, and the standard error that the readings leave open.
         """
-        now_c = self._at_points(self._columns[-trials:].mean(axis=0)) + self._off_c
+        now_c = self._temperature_at_points(self._columns[-trials:].mean(axis=0)) + self._off_c
         to_go_k = self._air_c + self._rises_k_per_w() * power_w - now_c
         mean_k = self._posterior.mean(to_go_k)
         return mean_k, math.sqrt(self._posterior.mean((to_go_k - mean_k) ** 2))
@@ -316,7 +318,7 @@ class _Study:
         rises: _Floats = self._shares * (self._die_k_per_w + self._sink_k_per_w)
         return rises
 
-    def _at_points(self, columns: _Floats) -> _Floats:
+    def _temperature_at_points(self, columns: _Floats) -> _Floats:
         """Return the temperature at the posterior's points for columns of shape (models, 4)."""
         found: _Floats = np.einsum("ij,ipj->ip", columns, self._posterior.points)
         return found

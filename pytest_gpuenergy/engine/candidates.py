@@ -70,7 +70,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
         gpu: the UUID of the card, if the search uses several.
         time_scale: the factor by which the times of this card have been multiplied, to make them
             comparable with those of the search's reference card; None if they have not.
-        power_scale: the same for its powers.
+        power_scale: the factor by which the card's powers have been multiplied likewise.
     """
 
     outcome: EvaluationOutcome

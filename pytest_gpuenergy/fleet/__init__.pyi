@@ -1,4 +1,8 @@
-from .commands import reason_in as reason_in, tx_spec as tx_spec, usage_problem as usage_problem
+from .commands import (
+    failure_reason as failure_reason,
+    tx_spec as tx_spec,
+    usage_problem as usage_problem,
+)
 from .gpu_messages import (
     BEAT as BEAT,
     Failed as Failed,

@@ -114,13 +114,13 @@ def package_environment(environment: Mapping[str, str] | None = None) -> dict[st
     return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def project_on(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str) -> str:
+def remote_project(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str) -> str:
     """Return the project's path on a host."""
     own = host.directory if host else None
     return own or fleet.settings.directory or project
 
 
-def environment_of(gpu: int | None = None) -> dict[str, str]:
+def remote_environment(gpu: int | None = None) -> dict[str, str]:
     """Return the variables of an interpreter elsewhere; a ban on writes here also holds there."""
     variables = {} if gpu is None else {FLEET_GPU: str(gpu)}
     denied = os.environ.get(WRITES_VARIABLE)
@@ -128,7 +128,7 @@ def environment_of(gpu: int | None = None) -> dict[str, str]:
 
 
 def _environment(gpu: int | None = None) -> list[str]:
-    return ["env", *(f"{name}={value}" for name, value in environment_of(gpu).items())]
+    return ["env", *(f"{name}={value}" for name, value in remote_environment(gpu).items())]
 
 
 def _probe(device: str) -> list[str]:
@@ -138,7 +138,7 @@ def _probe(device: str) -> list[str]:
 def _ssh(
     fleet: SshFleet, host: SshHost, project: str, command: Sequence[str], rest: str = ""
 ) -> list[str]:
-    folder = project_on(fleet, host, project)
+    folder = remote_project(fleet, host, project)
     python = fleet.settings.python or sys.executable
     checks = (
         (
@@ -154,7 +154,7 @@ def _ssh(
 
 
 def _srun(fleet: SlurmFleet, tasks: int, project: str) -> list[str]:
-    folder = project_on(fleet, None, project)
+    folder = remote_project(fleet, None, project)
     return ["srun", *fleet.options, f"--ntasks={tasks}", f"--chdir={folder}"]
 
 
@@ -191,7 +191,7 @@ _ADVICE = (
 )
 
 
-def reason_in(text: str) -> str:
+def failure_reason(text: str) -> str:
     """Return why a program failed, as a sentence, from what it printed; empty without any output.
 
     The reason is the last line, or the error before lines that only follow from it. Advice is added
@@ -216,4 +216,4 @@ def reason_in(text: str) -> str:
 def usage_problem(text: str) -> str:
     """Return a usage error of pytest as a sentence, without its lines about usage and files."""
     lines = [line.partition(": error: ")[2] for line in text.splitlines() if ": error: " in line]
-    return reason_in(lines[0] if lines else text.partition("\n")[0])
+    return failure_reason(lines[0] if lines else text.partition("\n")[0])

@@ -77,7 +77,7 @@ def serve() -> None:
         listener = _Listener(pipes, folder)
         listener.start()
         try:
-            gpu = listener.gpu = _claimed(stack, pipes, request, folder)
+            gpu = listener.gpu = _claim_gpu(stack, pipes, request, folder)
         except (GpuEnergyError, OSError) as error:
             pipes.send(Unfit(error_message(error)))
             return
@@ -86,7 +86,9 @@ def serve() -> None:
             pipes.send(gpu.answer(*listener.requests.get()))
 
 
-def _claimed(stack: ExitStack, pipes: _Pipes, request: dict[str, Any], folder: Path) -> _ServedGpu:
+def _claim_gpu(
+    stack: ExitStack, pipes: _Pipes, request: dict[str, Any], folder: Path
+) -> _ServedGpu:
     """Claim the GPU that the environment names, until the stack is closed.
 
     Raises:
@@ -232,7 +234,7 @@ class _ServedGpu:
         """Return the answer to a request, which may be that it has failed."""
         try:
             if name == "run":
-                return Answer(self._run(*arguments))
+                return Answer(self._run_task(*arguments))
             if name == "energy_mj":
                 return Answer(self._energy_mj())
             if name == "rest":
@@ -245,7 +247,7 @@ class _ServedGpu:
             return Failed.of(error)
         return Answer()
 
-    def _run(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
+    def _run_task(self, task: TimingTask, timeout_s: float | None) -> Evaluation:
         if self.problem:
             raise DeviceError(self.problem)
         try:

@@ -51,10 +51,10 @@ class ProbedGpu(Struct, frozen=True):
     """A GPU of a host.
 
     Attributes:
-        index: Its number among the host's GPUs that CUDA sees, or among the emulated ones.
+        index: The GPU's number among those of the host that CUDA sees, or among the emulated ones.
         uuid: The UUID that NVML reports.
         name: The model.
-        emulated: Whether it is emulated.
+        emulated: Whether the GPU is emulated.
         driver: The version of the driver.
         power_limits_w: The least, the largest and the present limit; empty if unknown.
         no_measuring: Why it cannot measure; None if it can.
@@ -171,7 +171,7 @@ def _real_gpus() -> Iterator[ProbedGpu]:
         missing = None
         if find_spec("cupy") is None:
             missing = "CuPy is not installed: pip install 'pytest-gpuenergy[cuda13]' (or cuda12)."
-        yield _probed(readable, gpu.ordinal, missing)
+        yield _probe_gpu(readable, gpu.ordinal, missing)
 
 
 def _emulated_gpus(spec: str, count: int) -> Iterator[ProbedGpu]:
@@ -179,12 +179,12 @@ def _emulated_gpus(spec: str, count: int) -> Iterator[ProbedGpu]:
     for index in range(count):
         try:
             with open_device(spec, index=index) as device:
-                yield _probed(device, index)
+                yield _probe_gpu(device, index)
         except DeviceError as error:
             yield ProbedGpu(index, "", spec, True, "", no_measuring=str(error))
 
 
-def _probed(gpu: Gpu, index: int, missing: str | None = None) -> ProbedGpu:
+def _probe_gpu(gpu: Gpu, index: int, missing: str | None = None) -> ProbedGpu:
     nvml = gpu.nvml
     try:
         driver = printable_text(nvml.nvmlSystemGetDriverVersion())

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from pytest_gpuenergy.fleet.commands import environment_of
+from pytest_gpuenergy.fleet.commands import remote_environment
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
 from pytest_gpuenergy.support import GpuEnergyError
 
@@ -53,10 +53,10 @@ def _serve(
     ray: Any, options: argparse.Namespace, arguments: list[str], outputs: dict[int, int]
 ) -> int:
     try:
-        actor, number = _placed(ray, options)
+        actor, number = _place_actor(ray, options)
         ray.get(
             actor.start.remote(
-                options.python, arguments, options.remote_dir, number, environment_of()
+                options.python, arguments, options.remote_dir, number, remote_environment()
             )
         )
     except (ray.exceptions.RayError, OSError) as error:
@@ -75,7 +75,7 @@ def _serve(
     return 0
 
 
-def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
+def _place_actor(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     """Place an actor, and return it with the number of its GPU; Ray waits for a free GPU.
 
     An actor on a GPU that cannot be used keeps it until another GPU is found.
@@ -88,7 +88,7 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     avoided = set(filter(None, options.avoid.split(",")))
     held = []
     while True:
-        actor, node, number = _on_a_node(ray, kind, options.node)
+        actor, node, number = _actor_on_node(ray, kind, options.node)
         if f"{node}:{number}" not in avoided:
             break
         held.append(actor)
@@ -99,7 +99,7 @@ def _placed(ray: Any, options: argparse.Namespace) -> tuple[Any, int]:
     return actor, number if emulated else 0
 
 
-def _on_a_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, int]:
+def _actor_on_node(ray: Any, kind: Any, preferred: str | None) -> tuple[Any, str, int]:
     """Return an actor with its node and GPU; try again while Ray has not noticed a dead node."""
     for node in (preferred, *[None] * _TRIES):
         actor = kind.options(scheduling_strategy=_strategy(node)).remote()

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.fleet.commands import environment_of
+from pytest_gpuenergy.fleet.commands import remote_environment
 from pytest_gpuenergy.fleet.probe import MARK, ProbedGpu, ProbedHost
 from pytest_gpuenergy.fleet.ray_cluster import add_arguments, connected, last_sentence
 from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode
@@ -70,13 +70,13 @@ def _ask(ray: Any, options: argparse.Namespace) -> list[ProbedHost]:
         task.options(
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-        ).remote(options.python, options.device, options.remote_dir, environment_of())
+        ).remote(options.python, options.device, options.remote_dir, remote_environment())
         for node in nodes
     ]
-    return [_answered(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
+    return [_probe_node(ray, node, answer) for node, answer in zip(nodes, asked, strict=True)]
 
 
-def _answered(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
+def _probe_node(ray: Any, node: dict[str, Any], answer: Any) -> ProbedHost:
     """Return what a node offers, or why that is unknown; Ray may have fewer GPUs than the host."""
     name = node["NodeManagerHostname"]
     try:

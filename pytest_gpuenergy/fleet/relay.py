@@ -19,7 +19,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_gpuenergy.fleet.commands import reason_in
+from pytest_gpuenergy.fleet.commands import failure_reason
 from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
 
 SLOT = "gpuenergy_slot"
@@ -65,13 +65,13 @@ class WorkerOrder:
 
     def arguments(self, given: list[str], directory: str) -> list[str]:
         """Return pytest's arguments for a host that has the project at ``directory``."""
-        mapped = [_mapped(argument, self.root, directory) for argument in given]
+        mapped = [_map_project_path(argument, self.root, directory) for argument in given]
         if any(argument.startswith("--rootdir") for argument in given):
             return mapped
         return [f"--rootdir={directory}", *mapped]
 
 
-def _mapped(argument: str, root: str, directory: str) -> str:
+def _map_project_path(argument: str, root: str, directory: str) -> str:
     """Return an argument with the path of the project replaced by that on the other host."""
     option, equals, value = (
         argument.partition("=") if argument.startswith("-") else ("", "", argument)
@@ -251,12 +251,14 @@ class _Relay:
             return False
         self._station = {"host": self._order.host, "uuid": value["uuid"], "name": value["name"]}
         arguments = self._order.arguments(self._arguments, value["directory"])
-        workerinput = {name: self._bridged(value) for name, value in self._workerinput.items()}
+        workerinput = {
+            name: self._bridge_channel(value) for name, value in self._workerinput.items()
+        }
         # No basetemp and no sys.path, because those of this host mean nothing on the other.
         self._inner.send((workerinput, arguments, {}, None))
         return True
 
-    def _bridged(self, value: Any) -> Any:
+    def _bridge_channel(self, value: Any) -> Any:
         """Return a channel to the worker for a channel to the controller; other values as is."""
         if not isinstance(value, type(self._outer)):
             return value
@@ -277,7 +279,7 @@ class _Relay:
         # execnet tells callbacks nothing. Of a lost connection, the command prints more.
         error = None if self._inner is None else self._inner._getremoteerror()
         remote = "" if error is None or isinstance(error, EOFError) else str(error)
-        return reason_in(remote) or reason_in(self._errors.tail()), remote
+        return failure_reason(remote) or failure_reason(self._errors.tail()), remote
 
     def _finish(self, reason: str | None) -> None:
         """Report that this worker has finished without a start, for this reason if it is a text."""

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from pytest_gpuenergy.engine import HostLostError
-from pytest_gpuenergy.fleet.commands import BOOTSTRAP, package_environment, reason_in
+from pytest_gpuenergy.fleet.commands import BOOTSTRAP, failure_reason, package_environment
 from pytest_gpuenergy.fleet.gpu_messages import (
     BEAT,
     INPUTS,
@@ -125,7 +125,7 @@ class _Connection:
                 start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
                 errors = os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")
                 code = self._process.poll()
-                self._words = reason_in(errors) or f"its command ended with exit code {code}."
+                self._words = failure_reason(errors) or f"its command ended with exit code {code}."
                 self._log.close()
 
     def last_words(self) -> str:
@@ -164,7 +164,7 @@ class _Connection:
         assert stream is not None
         with stream, contextlib.suppress(OSError):
             try:
-                for content in _marked(stream):
+                for content in _marked_lines(stream):
                     # decode takes a class, as far as mypy knows; msgspec takes a union as well.
                     message: Message = decode(content, Message, "the answer")  # type: ignore[arg-type]
                     if self._watch is not None:
@@ -176,7 +176,7 @@ class _Connection:
         self.messages.put(None)
 
 
-def _marked(stream: IO[bytes]) -> Iterator[bytes]:
+def _marked_lines(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield what follows the mark in the lines that have it."""
     rest = b""
     while piece := stream.read(_PIECE_BYTES):
@@ -350,7 +350,7 @@ class RemoteGpu:
                 raise DeviceError(f"{self.title} is not used any more.")
             station = self._begin(connection)
         except (OSError, EOFError):
-            raise DeviceError(f"{self.title}: {self._ended(connection)}") from None
+            raise DeviceError(f"{self.title}: {self._end_reason(connection)}") from None
         except BaseException:
             self._drop(patience_s=0.0)
             raise
@@ -407,12 +407,12 @@ class RemoteGpu:
 
     def _lost(self) -> HostLostError:
         assert self._connection is not None
-        reason = f"{self.title} was lost: {self._ended(self._connection)}"
+        reason = f"{self.title} was lost: {self._end_reason(self._connection)}"
         if not self._retired:
             self.losses.append(reason)
         return HostLostError(reason)
 
-    def _ended(self, connection: _Connection) -> str:
+    def _end_reason(self, connection: _Connection) -> str:
         """Return why the process has ended, as far as its command has printed it."""
         self._drop()
         return connection.last_words()

@@ -65,7 +65,7 @@ def claim_fleet(
             started.append(gpu)
         else:
             left_out.append(str(failure))
-    gpus, others = _alike(started)
+    gpus, others = _split_by_model(started)
     left_out += [f"{gpu.title}: {reason}" for gpu, reason in others]
     _retire([gpu for gpu, _ in others])
     for sentence in left_out:
@@ -94,7 +94,9 @@ def _start(gpu: RemoteGpu) -> DeviceError | None:
     return None
 
 
-def _alike(gpus: Sequence[RemoteGpu]) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
+def _split_by_model(
+    gpus: Sequence[RemoteGpu],
+) -> tuple[list[RemoteGpu], list[tuple[RemoteGpu, str]]]:
     """Return the GPUs of the most common model and setpoint, and the others with a reason."""
     others = []
     model = most_common((gpu.claimed.name, gpu.claimed.emulated) for gpu in gpus)

@@ -12,12 +12,12 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_gpuenergy.fleet.commands import (
+    failure_reason,
     local_worker,
     package_environment,
-    project_on,
     ray_probe,
     ray_worker,
-    reason_in,
+    remote_project,
     srun_probe,
     srun_worker,
     ssh_probe,
@@ -184,7 +184,7 @@ def _slot(
     if isinstance(fleet, SshFleet):
         (named,) = [named_host for named_host in fleet.hosts if named_host.name == host.label]
         command = ssh_worker(fleet, named, gpu.index, project)
-        return Slot(tuple(command), host.title, gpu.uuid, project_on(fleet, named, project))
+        return Slot(tuple(command), host.title, gpu.uuid, remote_project(fleet, named, project))
     if isinstance(fleet, SlurmFleet):
         return _slurm_slot(fleet, project)
     command = ray_worker(fleet, device, project, host.node, avoid)
@@ -192,7 +192,7 @@ def _slot(
 
 
 def _slurm_slot(fleet: SlurmFleet, project: str) -> Slot:
-    there = project_on(fleet, None, project)
+    there = remote_project(fleet, None, project)
     return Slot(tuple(srun_worker(fleet, project)), SLURM_PLACE, None, there)
 
 
@@ -250,7 +250,7 @@ def _probe(command: Sequence[str], wait_s: float) -> tuple[list[ProbedHost], str
                 problem = f"its answer cannot be read: {error}."
                 answers.append(ProbedHost("unknown", problem=problem))
     silent = f"the command ended with exit code {done.returncode} and no message."
-    return answers, reason_in(done.stderr) or reason_in(done.stdout) or silent
+    return answers, failure_reason(done.stderr) or failure_reason(done.stdout) or silent
 
 
 def none_left(

@@ -147,12 +147,12 @@ def parse_fleet(text: str, option: str = FLEET_OPTION) -> Fleet:
         InputError: The text is not understood.
     """
     try:
-        return _parsed(text)
+        return _parse_clause(text)
     except InputError as error:
         raise InputError(f"{option} {_short(text)}: {error}.") from None
 
 
-def _parsed(text: str) -> Fleet:
+def _parse_clause(text: str) -> Fleet:
     """Return what `parse_fleet` does; an error has only the clause with the reason."""
     try:
         first, *words = shlex.split(text)

@@ -150,13 +150,13 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     shown = list(judgements)
     if len(shown) > ROWS_SHOWN:
         shown = [one for one in judgements if one.verdict is not Verdict.SAME]
-    above = [f"baseline: {_run(comparison.base)}", f"new:      {_run(comparison.new)}"]
+    above = [f"baseline: {_run_words(comparison.base)}", f"new:      {_run_words(comparison.new)}"]
     above += shift_lines(comparison.shifts, emulated=emulated)
     above += [f"every verdict is in doubt: {doubt}" for doubt in comparison.doubts]
     below = []
     if hidden := len(judgements) - len(shown):
         below.append(f"{hidden} SAME verdicts are not listed")
-    for heading, unmatched in _unmatched(comparison).items():
+    for heading, unmatched in _unmatched_by_heading(comparison).items():
         below += [f"{heading}: {one.measurement.identity.label} ({one.why})" for one in unmatched]
     narrowed = comparison.new.options.get("selection")
     if narrowed and comparison.missing_in_new:
@@ -233,7 +233,7 @@ def markdown(comparison: Comparison) -> str:
             mark = "**" if fails(judgement, comparison.settings) else ""
             lines.append(f"| {' | '.join(cells)} | {mark}{verdict}{mark} |")
         lines.append("")
-    for heading, unmatched in _unmatched(comparison).items():
+    for heading, unmatched in _unmatched_by_heading(comparison).items():
         lines += [
             markdown_text(f"- {heading}: {one.measurement.identity.label} ({one.why})")
             for one in unmatched
@@ -319,7 +319,7 @@ def _change_words(change: Estimate) -> str:
     return f"{value} ({' to '.join(ends)})"
 
 
-def _unmatched(comparison: Comparison) -> dict[str, Sequence[Unmatched]]:
+def _unmatched_by_heading(comparison: Comparison) -> dict[str, Sequence[Unmatched]]:
     return {
         "no longer measured": comparison.failed,
         "missing from the baseline": comparison.missing_in_base,
@@ -328,7 +328,7 @@ def _unmatched(comparison: Comparison) -> dict[str, Sequence[Unmatched]]:
     }
 
 
-def _run(run: RunInfo) -> str:
+def _run_words(run: RunInfo) -> str:
     revision = f", revision {run.short_revision}" if run.git_revision else ""
     gpu = f"{run.gpu_name}{emulated_mark(run.emulated)}"
     return f"run {run.run_id} of {run.started}, {gpu}{revision}"
@@ -414,7 +414,7 @@ def page_verdicts(base: Report, new: Report, settings: GateSettings) -> dict[str
 def verdict_values(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as plain values; judgements are sorted, the worst first."""
     settings = comparison.settings
-    *groups, _unchanged = _unmatched(comparison).items()
+    *groups, _unchanged = _unmatched_by_heading(comparison).items()
 
     def badness(one: Judgement) -> tuple[int, float]:
         change = -math.inf if one.change is None else one.change.value

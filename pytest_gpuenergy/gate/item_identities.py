@@ -28,7 +28,7 @@ class Identities:
         holder = self._holders.setdefault(identity, node_id)
         if holder == node_id:
             return
-        problem = _shared(identity, holder, node_id, "would both be recorded")
+        problem = _collision_sentence(identity, holder, node_id, "would both be recorded")
         if self._earlier.get(identity) == holder:
             problem += " If the test was renamed, run without --gpuenergy-resume."
         raise InputError(problem)
@@ -38,13 +38,13 @@ def shared_identities(measurements: Iterable[Measurement]) -> list[str]:
     """Return a sentence for each item of a run that shares its identity with an earlier item."""
     holders: dict[Identity, str] = {}
     return [
-        _shared(m.identity, holder, m.node_id, "were both recorded")
+        _collision_sentence(m.identity, holder, m.node_id, "were both recorded")
         for m in measurements
         if (holder := holders.setdefault(m.identity, m.node_id)) != m.node_id
     ]
 
 
-def _shared(identity: Identity, first: str, second: str, verb: str) -> str:
+def _collision_sentence(identity: Identity, first: str, second: str, verb: str) -> str:
     return (
         f"{first} and {second} {verb} as {identity.label}, which would make them "
         "indistinguishable: give energy_benchmark a label= of its own in each."

@@ -210,7 +210,7 @@ SERIES_SHOWN = 8
 
 
 def history_text(found: Sequence[Series], width: int | None = None) -> Iterator[str]:
-    """Each series with its values and changes, in lines of at most ``width`` characters."""
+    """Yield each series with its values and changes, in lines of at most ``width`` characters."""
     lines = []
     for series in found:
         lines.append(heading(series))

@@ -79,13 +79,13 @@ class Doubt:
     """Why a change may be off.
 
     Attributes:
-        reason: a clause.
-        factor: by which factor time and energy may be off, each in either direction, beyond the
-            interval; 1 if the interval has room for the doubt.
+        reason: the reason, as a clause for the reader.
+        factor: the factor by which time and energy may be off, each in either direction, beyond
+            the interval; 1 if the interval has room for the doubt.
         clock_ratio: the SM clock of the new run in units of that of the baseline. The change may
             be due to it, or hidden by it.
         time_error: standard deviation that the doubt adds to the time, as a fraction.
-        energy_error: likewise for the energy.
+        energy_error: standard deviation that the doubt adds to the energy, as a fraction.
     """
 
     reason: str

@@ -44,7 +44,7 @@ class Im2col:
 
     Attributes:
         lower: the lower corner of the bounding box, relative to the first pixel, for W, H and D.
-        upper: its upper corner, relative to the last pixel, likewise.
+        upper: the upper corner of the bounding box, relative to the last pixel, for W, H and D.
         strides: the distance from one visited pixel to the next, likewise.
     """
 

@@ -71,7 +71,7 @@ def command_line(config: pytest.Config) -> argparse.Namespace:
 
 
 def selects(expression: str, matches: Callable[[str], bool]) -> bool:
-    """Whether an expression of ``-k`` selects what has the names that ``matches`` accepts."""
+    """Return whether an expression of ``-k`` selects a thing whose names ``matches`` accepts."""
 
     def is_named(name: str, /, **_: object) -> bool:
         return matches(name)

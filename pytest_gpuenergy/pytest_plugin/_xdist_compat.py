@@ -19,13 +19,13 @@ class Judge(Protocol):
     """Decides about the workers for `Nodes`."""
 
     def may_restart(self, node: Any) -> bool:
-        """Whether to replace a lost worker by one at the same place."""
+        """Return whether to replace a lost worker by one at the same place."""
 
     def ended_by(self, node: Any) -> str:
         """The signal with which another process has ended a worker; empty if none has."""
 
     def excuses(self, node: Any, node_id: str) -> bool:
-        """Whether an item's failure on a worker does not count, because others run the item."""
+        """Return whether an item's failure does not count, because other workers run the item."""
 
     def lost_for_good(self) -> None:
         """Note that a lost worker is not replaced."""
@@ -48,8 +48,8 @@ class Nodes:
         self._judge = judge
         manager = self._session.nodemanager
         self._setup: Callable[..., Any] = manager.setup_node
-        manager.setup_node = self._started
-        self._session._clone_node = self._replaced
+        manager.setup_node = self._start_node
+        self._session._clone_node = self._replace_node
         self._finish: Callable[[Any], None] = self._session.worker_workerfinished
         self._session.worker_workerfinished = self._finished
         self._collect: Callable[..., None] = self._session.worker_collectionfinish
@@ -94,7 +94,7 @@ class Nodes:
         if not self._judge.excuses(node, rep.nodeid):
             self._report(node, rep)
 
-    def _replaced(self, node: Any) -> Any:
+    def _replace_node(self, node: Any) -> Any:
         """Stand in for ``DSession._clone_node``, which cannot fail."""
         self._session._active_nodes.discard(None)
         clone = self._cloned(node) if self._judge.may_restart(node) else None
@@ -108,12 +108,12 @@ class Nodes:
         spec = copy.copy(node.gateway.spec)
         spec.id = None
         manager.group.allocate_id(spec)
-        clone = self._started(spec, self._session.queue.put)
+        clone = self._start_node(spec, self._session.queue.put)
         if clone is not None:
             self._session._active_nodes.add(clone)
         return clone
 
-    def _started(self, spec: Any, putevent: Callable[..., object]) -> Any:
+    def _start_node(self, spec: Any, putevent: Callable[..., object]) -> Any:
         """Stand in for ``NodeManager.setup_node``, which raises if a host cannot be reached."""
         from execnet import HostNotFound, RemoteError
 

@@ -104,7 +104,7 @@ class PytestOption(NamedTuple):
         return (str(self.stated(config)) or None) if given is None else str(given)
 
     def is_set(self, config: pytest.Config) -> bool:
-        """Whether the command line or the ini file sets it."""
+        """Return whether the command line or the ini file sets it."""
         return self.given(config) is not None or self.stated(config) != self._ini_default
 
     def stated(self, config: pytest.Config) -> str | bool:
@@ -311,10 +311,10 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def any_option_is_set(config: pytest.Config) -> bool:
-    """Whether the command line or the ini file sets one of our options."""
+    """Return whether the command line or the ini file sets one of our options."""
     return any(option.is_set(config) for option in OPTIONS)
 
 
 def runs_items(config: pytest.Config) -> bool:
-    """Whether pytest will run items, rather than only show something."""
+    """Return whether pytest will run items, rather than only show something."""
     return not any(getattr(config.option, name, None) for name in _ONLY_SHOW)

@@ -222,7 +222,7 @@ class EnergyBenchmark:
                 found = self._kernel(subject, workload, named)
                 anchor = (subject, workload)
             elif isinstance(subject, Replayable):
-                found = self._replayed(subject, named)
+                found = self._measure_replay(subject, named)
             else:
                 if workload is None:
                     info = WorkloadInfo(self._item.name, {}, flops, 0)
@@ -231,7 +231,7 @@ class EnergyBenchmark:
                 checked = reference is not None
                 specification = Specification(reference, limit, workload) if checked else None
                 found = self._callable(subject, args, specification, info, named)
-            measurement = self._kept(found, named)
+            measurement = self._keep(found, named)
             session.anchors.add(named, measurement, *anchor)
         except InputError:
             raise
@@ -257,7 +257,7 @@ class EnergyBenchmark:
             self._item.addfinalizer(harness.end_heating)
             harness.begin(workload)
 
-    def _kept(self, measurement: Measurement, named: Subject) -> Measurement:
+    def _keep(self, measurement: Measurement, named: Subject) -> Measurement:
         """Add the item's parameters and the session's flags to a measurement; write it to disk."""
         measurement = replace(measurement, parameters=plain_parameters(self._item))
         if measurement.measured:
@@ -301,7 +301,7 @@ class EnergyBenchmark:
                 "space, or raise the limit."
             ) from None
 
-    def _replayed(self, subject: Replayable, named: Subject) -> Measurement:
+    def _measure_replay(self, subject: Replayable, named: Subject) -> Measurement:
         session = self._session
         if session.options.cache != "hot":
             pytest.skip("what is replayed has buffers of its own: its cache cannot be cold")

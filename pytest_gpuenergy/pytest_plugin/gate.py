@@ -145,7 +145,7 @@ _VERDICTS = {*_COMPARED, *(f"{kind.name}{VERDICT}" for kind in BUDGET_KINDS)}
 
 
 def measures_energy(item: pytest.Item) -> bool:
-    """Whether ``item`` is an energy item: one that uses the fixture ``energy_benchmark``."""
+    """Return whether ``item`` is an energy item: one that uses the fixture ``energy_benchmark``."""
     return "energy_benchmark" in getattr(item, "fixturenames", ())
 
 

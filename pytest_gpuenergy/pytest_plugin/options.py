@@ -135,7 +135,7 @@ class PytestOptions:
             preheat_s=None if auto_preheat else _seconds(config, declared.PREHEAT, zero=True),
             anchor_s=_seconds(config, declared.ANCHOR, zero=True),
             boards=_choice(config, declared.BOARDS, _WHEN),
-            seed=_seed(config),
+            seed=_read_seed(config),
             export_folder=export_folder,
             verify_only=verify_only,
             baseline=None if verify_only else _path(config, declared.COMPARE),
@@ -241,7 +241,7 @@ def _seconds(config: pytest.Config, option: PytestOption, *, zero: bool = False)
     return seconds
 
 
-def _seed(config: pytest.Config) -> int | None:
+def _read_seed(config: pytest.Config) -> int | None:
     text = str(declared.SEED.value(config) or "").strip()
     if text and not (text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_SEED):
         raise InputError(

@@ -266,7 +266,7 @@ class SetpointPlugin:
         }
         reasons = {
             label: outcomes[0].problem
-            for label, outcomes in self._refused().items()
+            for label, outcomes in self._refused_setpoints().items()
             if any(word not in met for outcome in outcomes for word in outcome.words)
         }
         if not reasons:
@@ -279,14 +279,14 @@ class SetpointPlugin:
 
     def summary_lines(self) -> Iterator[str]:
         """Return a line with the caps that could not be set, and for how many items each."""
-        if refused := self._refused():
+        if refused := self._refused_setpoints():
             named = (
                 f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
                 for label, outcomes in refused.items()
             )
             yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
 
-    def _refused(self) -> dict[str, list[SetpointOutcome]]:
+    def _refused_setpoints(self) -> dict[str, list[SetpointOutcome]]:
         """Return the outcomes with a problem by the setpoint's label, lowest first."""
         found: dict[str, list[SetpointOutcome]] = {}
         for outcome in sorted(self._outcomes.values(), key=lambda o: o.setpoint.order):

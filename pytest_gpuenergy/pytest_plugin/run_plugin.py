@@ -180,7 +180,7 @@ class RunPlugin:
         """Set the card to ``setpoint`` (None: leave it as it is), or skip or fail the item."""
         setpoint = CURRENT if setpoint is None else setpoint
         session = self.session
-        words = session.card.named.words_for(setpoint)
+        words = session.card.named.setpoint_words(setpoint)
         try:
             session.apply(setpoint)
         except (GpuEnergyError, OSError) as error:
@@ -354,5 +354,5 @@ class RunPlugin:
 
 
 def has_figures(report: pytest.CollectReport | pytest.TestReport) -> bool:
-    """Whether a report belongs to an item that was measured."""
+    """Return whether a report belongs to an item that was measured."""
     return any(name == FIGURES for name, _ in report.user_properties)

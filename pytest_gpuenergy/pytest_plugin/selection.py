@@ -147,7 +147,7 @@ class Selection:
         self._marks.update(sent["marks"])
 
     def deselects(self, measurement: Measurement) -> bool:
-        """Whether the command line left out an item of the baseline."""
+        """Return whether the command line left out an item of the baseline."""
         return measurement.node_id not in self._selected and any(self._reasons(measurement))
 
     def _note(self, items: Iterable[pytest.Item]) -> None:
@@ -195,7 +195,7 @@ class Selection:
         )
 
     def _collects(self, prefix: str) -> bool:
-        """Whether any selected item's id begins with ``prefix``."""
+        """Return whether any selected item's id begins with ``prefix``."""
         return any(item.startswith(prefix) for item in self._selected)
 
     @cached_property
@@ -204,13 +204,13 @@ class Selection:
         return command_line(self._config)
 
     def _names(self, *options: str) -> bool:
-        """Whether the command line has one of ``options``, also as ``-o`` of the ini option."""
+        """Return whether the command line has one of ``options``, or ``-o`` with its ini option."""
         given = self._given
         overridden = {each.partition("=")[0] for each in given.override_ini or ()}
         return any(getattr(given, name, None) or name in overridden for name in options)
 
     def _is_elsewhere(self, item: str) -> bool:
-        """Whether an item is outside the paths in the arguments, or in an ignored one."""
+        """Return whether an item is outside the paths in the arguments, or in an ignored one."""
         config, given, (file, *names) = self._config, self._given, item.split("::")
         path, here = (config.rootpath / file).resolve(), config.invocation_params.dir
         if any(path.is_relative_to((here / name).resolve()) for name in given.ignore or ()) or any(
@@ -239,7 +239,7 @@ class Selection:
 
 
 def _holds(argument: str, here: Path, path: Path, names: Sequence[str]) -> bool:
-    """Whether an argument of pytest covers the test ``names`` in the file ``path``."""
+    """Return whether an argument of pytest covers the test ``names`` in the file ``path``."""
     place, *chosen = argument.split("::")
     if not path.is_relative_to((here / place).resolve()):
         return False

@@ -188,7 +188,7 @@ class SessionCard:
         return enforced_setpoint(self.device) if self._measures else UNKNOWN
 
     def answers(self) -> bool:
-        """Whether the card responds at all, as opposed to only rejecting a setpoint."""
+        """Return whether the card responds at all, as opposed to only rejecting a setpoint."""
         return responds(self.device)
 
     def judge_setpoint(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class SessionMean:
 
     @classmethod
     def of(cls, found: Estimate, trials: int, *, shared: float = 0.0) -> SessionMean:
-        """From a figure with its 95 % interval, which is Student's t over ``trials`` trials.
+        """Return the mean of a figure whose 95 % interval is Student's t over ``trials`` trials.
 
         ``shared`` is the known relative standard deviation that the interval includes in addition
         to the scatter of the trials. It becomes `shared_error`, as far as the interval has room.

@@ -43,9 +43,9 @@ from .html.html_page import (
 from .html.page_data import finite as finite, page_data as page_data
 from .legacy import (
     LaunchFigures as LaunchFigures,
+    find_outputs as find_outputs,
     is_legacy as is_legacy,
     load_legacy as load_legacy,
-    outputs_in as outputs_in,
     parse_figures as parse_figures,
 )
 from .merged_runs import mean_of_runs as mean_of_runs, merge as merge

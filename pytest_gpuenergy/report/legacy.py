@@ -94,7 +94,7 @@ def is_legacy(folder: Path) -> bool:
     """Return whether ``folder`` is a tree of text outputs, or part of one, and not a run."""
     if not is_folder(folder) or is_run(folder):
         return False
-    return bool(outputs_in(folder) or matching(folder, _OUTPUT))
+    return bool(find_outputs(folder) or matching(folder, _OUTPUT))
 
 
 def load_legacy(folder: Path, gpu: str | None = None) -> Report:
@@ -110,7 +110,7 @@ def load_legacy(folder: Path, gpu: str | None = None) -> Report:
     Raises:
         InputError: there are no outputs in ``folder``.
     """
-    measurements = [m for path in outputs_in(folder) if (m := _measurement(path)) is not None]
+    measurements = [m for path in find_outputs(folder) if (m := _measurement(path)) is not None]
     if not measurements:
         raise InputError(
             f"{folder} contains no power cap folders with text outputs: give a folder with files "
@@ -138,20 +138,20 @@ def parse_figures(text: str) -> LaunchFigures | str:
     found = {name: set(map(float, figure.findall(text))) for name, figure in _FIGURES.items()}
     # Older tools printed 0 mJ when NVML failed; no launch takes that.
     if missing := [name for name, values in found.items() if not values - {0.0, math.inf}]:
-        return f"it has no {_listed(missing)}"
+        return f"it has no {_join_words(missing)}"
     if several := [name for name, values in found.items() if len(values) > 1]:
-        return f"it has different values for {_listed(several)}"
+        return f"it has different values for {_join_words(several)}"
     try:
         return LaunchFigures(*(values.pop() for values in found.values()))
     except (ValueError, ArithmeticError):
         return "its figures are out of range"
 
 
-def _listed(names: list[str]) -> str:
+def _join_words(names: list[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def outputs_in(folder: Path) -> list[Path]:
+def find_outputs(folder: Path) -> list[Path]:
     """Return the outputs sorted by workload, power cap and kernel, numbers in natural order."""
     found = (matching(folder.resolve(), pattern) for pattern in _PATTERNS)
     paths = next(filter(None, found), [])

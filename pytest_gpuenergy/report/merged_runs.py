@@ -276,7 +276,7 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
     for m in latest.measurements:
         kept = failed.get(m.node_id, m)
         if m.node_id not in failed and m.node_id in found:
-            kept = _merged(
+            kept = _mean_measurement(
                 [one.measurement for one in found[m.node_id]],
                 {metric: several[m.node_id] for metric, several in means.items()},
                 {metric: several.get(m.cap, 1.0) for metric, several in ratios.items()},
@@ -311,7 +311,7 @@ def _check_same(several: Sequence[PlacedMeasurement]) -> None:
                 )
 
 
-def _merged(
+def _mean_measurement(
     parts: Sequence[Measurement], means: Mapping[Metric, Mean], ratios: Mapping[Metric, float]
 ) -> Measurement:
     last = parts[-1]
@@ -339,9 +339,11 @@ def _merged(
         power_w=power_w,
         gflops=gflops,
         gflops_per_w=gflops / power_w,
-        trials=tuple(one for m in parts for one in _as_mean(m.trials, m, time_ms, energy_mj)),
+        trials=tuple(
+            one for m in parts for one in _scaled_windows(m.trials, m, time_ms, energy_mj)
+        ),
         warm_trials=tuple(
-            one for m in parts for one in _as_mean(m.warm_trials, m, time_ms, energy_mj)
+            one for m in parts for one in _scaled_windows(m.warm_trials, m, time_ms, energy_mj)
         ),
         settling_error=math.hypot(*known) / len(known) if len(known) == len(errors) else None,
         cap_binding=any(m.cap_binding for m in parts),
@@ -350,7 +352,7 @@ def _merged(
     )
 
 
-def _as_mean(
+def _scaled_windows(
     windows: Iterable[Window], m: Measurement, time_ms: float, energy_mj: float
 ) -> Iterator[Window]:
     """Yield the windows of one run, scaled as if its figures were the means."""

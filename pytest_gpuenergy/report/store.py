@@ -139,7 +139,7 @@ class RunFolder:
         """Of the run; none if the folder is not a run's."""
         path = self.path / _RUN
         try:
-            return _read(path, read_text(path), _RunFile).run.options
+            return _decode_file(path, read_text(path), _RunFile).run.options
         except ReportInputError:
             return {}
 
@@ -164,13 +164,13 @@ class RunFolder:
         return tuple(_lines(self.path_of(BOARD_CHECK), Measurement))
 
     def load(self) -> Report:
-        """Everything measured so far; a line truncated by a crash is skipped.
+        """Return everything measured so far; a line truncated by a crash is skipped.
 
         Raises:
             ReportInputError: the folder is not a run, or a line is damaged.
         """
         path = self.path / _RUN
-        run = _read(path, read_text(path), _RunFile).run
+        run = _decode_file(path, read_text(path), _RunFile).run
         measurements = latest_only(_lines(self.path_of(MEASUREMENT), Measurement))
         checks = tuple(_lines(self.path_of(CHECK), AnchorCheck))
         stations = joined(_lines(self.path_of(STATION), StationInfo))
@@ -257,7 +257,7 @@ def load_report(path: Path) -> Report:
             f"{path} has schema version {shown(version)}, but this release reads version "
             f"{SCHEMA_VERSION}: use the release that wrote it."
         )
-    report = _read(path, text, Report)
+    report = _decode_file(path, text, Report)
     try:
         for name in ("measurements", "board_checks"):
             for index, measurement in enumerate(getattr(report, name)):
@@ -310,7 +310,7 @@ def _read_bytes(path: Path) -> bytes:
         raise ReportInputError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _read(path: Path, text: str, kind: type[_T]) -> _T:
+def _decode_file(path: Path, text: str, kind: type[_T]) -> _T:
     try:
         return decode(text, kind)
     except FormError as error:

@@ -99,7 +99,7 @@ from .spec.kernel_spec import (
     State as State,
     TensorSpec as TensorSpec,
 )
-from .spec.sizes import evaluate as evaluate, names_in as names_in
+from .spec.sizes import evaluate as evaluate, used_names as used_names
 from .spec.spec_checks import check_spec as check_spec
 from .spec.spec_file import (
     raw_spec as raw_spec,

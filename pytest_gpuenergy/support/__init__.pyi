@@ -46,8 +46,8 @@ from .files import (
     roots_alone as roots_alone,
     unlock as unlock,
     write_atomically as write_atomically,
+    write_target as write_target,
     written_atomically as written_atomically,
-    written_to as written_to,
 )
 from .host_names import (
     FLEET_GPU as FLEET_GPU,
@@ -115,7 +115,11 @@ from .signals import (
     undisturbed as undisturbed,
     uninterrupted as uninterrupted,
 )
-from .statistics import NORMAL as NORMAL, largest_of as largest_of, student_t as student_t
+from .statistics import (
+    NORMAL as NORMAL,
+    expected_largest as expected_largest,
+    student_t as student_t,
+)
 from .text import (
     aligned as aligned,
     emulated_mark as emulated_mark,

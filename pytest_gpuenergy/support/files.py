@@ -215,7 +215,7 @@ def check_room(folder: Path, size_bytes: int = 0) -> None:
         draft.unlink()
 
 
-def written_to(path: Path) -> Path:
+def write_target(path: Path) -> Path:
     """Return the file to write when the user names ``path``: links are followed.
 
     Devices are refused: replacing ``/dev/null`` with a file would break the machine for everybody.

@@ -321,7 +321,7 @@ def explain(message: str, what: str = "it", kind: Any = None) -> str:
     Args:
         message: for example ``Expected `float`, got `str` - at `$.trials[0].seconds```.
         what: the name of the whole document.
-        kind: its type, for the values that are allowed where only some are.
+        kind: the type of the document, from which the clause names the values allowed there.
 
     Returns:
         For example ``trials[0].seconds is a string instead of a number``.

@@ -15,7 +15,7 @@ from pathlib import Path
 from pytest_gpuenergy.support.children import start_ticks
 from pytest_gpuenergy.support.files import lock
 from pytest_gpuenergy.support.signals import uninterrupted
-from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, repositories_of
+from pytest_gpuenergy.support.worktrees import forget_removed_worktrees, worktree_repositories
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- memory rather than disk, if it exists
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,7 +91,7 @@ def sweep(place: Path) -> None:
                 is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
                 ours = status.st_uid == os.geteuid()
                 if ours and not is_new and lock(descriptor, wait=False):
-                    repositories = repositories_of(folder)
+                    repositories = worktree_repositories(folder)
                     shutil.rmtree(folder, ignore_errors=True)
                     for repository in repositories:
                         forget_removed_worktrees(repository)

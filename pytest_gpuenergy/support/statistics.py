@@ -51,7 +51,7 @@ def student_t(degrees: int, probability: float = 0.975) -> float:
     return quantile
 
 
-def largest_of(count: int) -> float:
+def expected_largest(count: int) -> float:
     """Return the expected largest of ``count`` standard normal values, by Blom's approximation.
 
     G. Blom, "Statistical Estimates and Transformed Beta-Variables", 1958; within 5 % for two values

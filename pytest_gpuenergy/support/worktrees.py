@@ -68,7 +68,7 @@ def worktree(folder: Path, commit: str, place: Path) -> Iterator[Path]:
                 run_git(folder, "worktree", "remove", "--force", str(place))
 
 
-def repositories_of(scratch: Path) -> set[Path]:
+def worktree_repositories(scratch: Path) -> set[Path]:
     """Return the repositories that have worktrees in the folder ``scratch``."""
     found = set()
     for link in scratch.glob("*/.git"):

@@ -383,7 +383,7 @@ class TuneResult:
         tried: the number of trials in the folder, of which ``valid`` ran.
         kept: the number of kernels in the record file.
         best_ms: the time of one launch of the best kernel, in its trial.
-        best_gflops: the same as a rate.
+        best_gflops: the rate of that launch in GFLOP/s.
         gflops: the rate of each kernel in the record file, in its order.
         rejected: the reasons why chosen kernels were replaced.
         search_s: the wall time of this search.

@@ -80,7 +80,7 @@ def activated_bound(bound: ErrorBound, activation: Activation) -> ErrorBound:
     the last place. Rounding the result to a coarser type happens once, after that.
 
     Args:
-        bound: that of the sums; its ``rounding`` is that of the result to its type.
+        bound: the bound of the sums, whose ``rounding`` is that of the result to its type.
         activation: the activation.
     """
     if activation in EXACT_ACTIVATIONS:

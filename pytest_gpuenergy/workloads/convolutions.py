@@ -273,7 +273,7 @@ class Conv2d(SumsOfProducts):
         return (ExactConv2d(**{one.name: getattr(self, one.name) for one in fields(self)}),)
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
-        """By im2col and a matrix product, a block of output rows at a time to bound the memory."""
+        """Compute by im2col and a matrix product, a few output rows at a time to bound memory."""
         s = self.shape
         # Where the axes N, C, H, W are stored, and where N, H, W, C are found among those.
         last = self.layout == "nhwc"

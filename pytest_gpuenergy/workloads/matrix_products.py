@@ -686,7 +686,7 @@ def measured_products(text: str) -> list[Gemm]:
 
 
 def search_options_notice(text: str) -> str | None:
-    """Where products are only measured: a sentence, if a text says how they are searched.
+    """Return a sentence if a text has options of a search, which measuring alone ignores.
 
     Raises:
         InputError: as of `parse_requests`.

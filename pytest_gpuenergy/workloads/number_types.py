@@ -188,7 +188,7 @@ def stored(values: Array, dtype: str) -> Array:
 
 
 def is_untouched(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """Where a reference is `UNTOUCHED`, by element."""
+    """Return, by element, whether a reference is `UNTOUCHED`."""
     if values.dtype == np.longdouble:  # of integers, without a mask
         return np.zeros(values.shape, np.bool_)
     found: npt.NDArray[np.bool_] = values.reshape(-1).view(np.int64) == _UNTOUCHED_BITS

@@ -219,7 +219,7 @@ def estimate_terms(
 def likely_conditions(
     right: Mapping[str, Values], bounds: Mapping[str, ErrorBound]
 ) -> dict[str, Condition]:
-    """As `estimate_conditions`, where nobody can say what other inputs would give.
+    """Guess what `estimate_conditions` would return, where no other inputs can be computed.
 
     Most elements of an output of wide range are then expected to be about as accurate as they are
     large; some may be differences of large terms.

@@ -115,8 +115,8 @@ def test_each_cap_is_combined_with_each_clock(device, tmp_path):
     found = NamedSetpoints.of(device, "1,450W", tmp_path, "current,1500MHz")
     assert labels(found) == ["200W", "200W-1500MHz", "450W", "450W-1500MHz"]
     assert [one.index for one in found.setpoints] == [1, 1, 3, 3]
-    assert found.words_for(Setpoint(450.0, sm_clock_mhz=1500)) == ["450W", "--smclock 1500MHz"]
-    assert found.words_for(Setpoint(200.0)) == ["1", "--smclock current"]
+    assert found.setpoint_words(Setpoint(450.0, sm_clock_mhz=1500)) == ["450W", "--smclock 1500MHz"]
+    assert found.setpoint_words(Setpoint(200.0)) == ["1", "--smclock current"]
 
 
 def test_clocks_alone_are_setpoints(device, tmp_path):

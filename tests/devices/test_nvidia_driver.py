@@ -22,7 +22,7 @@ READINGS = """
 from dataclasses import asdict
 from pytest_gpuenergy.control import enforced_setpoint, read_limits, supported_clocks
 from pytest_gpuenergy.energy import (
-    CardSamples, choose_source, power_by_samples_w, processes_on, read_conditions
+    CardSamples, choose_source, power_by_samples_w, cuda_process_ids, read_conditions
 )
 from pytest_gpuenergy.opening import nvml_gpu
 from pytest_gpuenergy.commands.doctor import check_gpus
@@ -34,7 +34,7 @@ def enforced_limit(gpu):
 
 def readings(gpu):
     "Yield each reading of the card, or the sentence of its error."
-    for read in (read_conditions, read_limits, supported_clocks, enforced_limit, processes_on,
+    for read in (read_conditions, read_limits, supported_clocks, enforced_limit, cuda_process_ids,
                  lambda gpu: choose_source(gpu).name, lambda gpu: CardSamples(gpu).new(),
                  lambda gpu: power_by_samples_w(gpu, 1.0)):
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.devices import Repeater
-from pytest_gpuenergy.energy import ProcessWatch, processes_on
+from pytest_gpuenergy.energy import ProcessWatch, cuda_process_ids
 
 Repeat = Callable[..., AbstractContextManager[Repeater]]
 OURS, THEIRS, OTHER = 11, 4242, 77
@@ -44,7 +44,7 @@ def test_processes_of_others_are_foreign(device, repeat):
     ours = ProcessWatch(device)
     with repeat() as repeater:
         repeater.start()
-        assert processes_on(device) == {os.getpid()}
+        assert cuda_process_ids(device) == {os.getpid()}
         assert ours.foreign_processes() == set()
         device.inject("foreign_process", {"pid": THEIRS})
         assert ours.foreign_processes() == {THEIRS}

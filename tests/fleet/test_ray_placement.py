@@ -53,7 +53,7 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def placed(ray: FakeRay, *, device: str = "auto", avoid: str = "") -> int:
     """The number of the GPU that the worker is told."""
     options = Namespace(device=device, node="n1", avoid=avoid)
-    return ray_gateway._placed(ray, options)[1]
+    return ray_gateway._place_actor(ray, options)[1]
 
 
 @pytest.mark.parametrize(("device", "number"), [("auto", 0), ("emulated:h200x4", 3)])

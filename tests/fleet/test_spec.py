@@ -15,8 +15,8 @@ from pytest_gpuenergy.fleet import (
     SlurmFleet,
     SshFleet,
     SshHost,
+    failure_reason,
     parse_fleet,
-    reason_in,
     tx_spec,
     usage_problem,
 )
@@ -188,7 +188,7 @@ def test_a_run_outside_the_project_is_refused(passing):
 
 @given(st.text(max_size=400))
 def test_anything_becomes_one_printable_line(text):
-    reason = reason_in(text)
+    reason = failure_reason(text)
     assert bool(reason) == bool(text.strip())
     assert not reason or (reason.isprintable() and reason.endswith((".", "!", "?")))
 
@@ -210,7 +210,7 @@ def test_anything_becomes_one_printable_line(text):
     ],
 )
 def test_the_reason_is_found_among_what_is_printed(printed, reason):
-    assert reason in reason_in(printed)
+    assert reason in failure_reason(printed)
 
 
 @pytest.mark.parametrize(

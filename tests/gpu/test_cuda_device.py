@@ -16,9 +16,9 @@ from pytest_gpuenergy.energy import (
     EnergyMeter,
     PowerSamples,
     average_power_mw,
+    cuda_process_ids,
     instant_power_mw,
     power_by_samples_w,
-    processes_on,
     read_conditions,
 )
 from pytest_gpuenergy.engine import Harness, Subject, seeded_arenas, verify_on_device
@@ -473,7 +473,7 @@ def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device, reco
     heater = device.heater()
     if heater is None:
         pytest.skip("only one process may use this GPU")
-    before = processes_on(device)
+    before = cuda_process_ids(device)
     with heater as repeater:
         repeater.start()
         verify_on_device(device, kernel(), workload())
@@ -484,4 +484,4 @@ def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device, reco
     assert power_w is not None
     record_property("heater_w", round(power_w))
     assert power_w > 0.3 * read_limits(device).current_w
-    assert len(processes_on(device) - before) <= 1  # this process, if it has a context now
+    assert len(cuda_process_ids(device) - before) <= 1  # this process, if it has a context now

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 CORPUS = Path(__file__).parents[2] / "bench/corpus"
 
 
-def names_in(table: str) -> list[str]:
+def used_names(table: str) -> list[str]:
     """Names of the callables of a table in ``cheats.py``, which cannot be imported without CuPy."""
     tree = ast.parse((CORPUS / "cheats.py").read_text())
     for node in tree.body:
@@ -49,12 +49,12 @@ def validity_of(pytester: pytest.Pytester, table: str, name: str) -> list[str] |
     return list(measurement.get("validity", ()))
 
 
-@pytest.mark.parametrize("name", names_in("CHEATS"))
+@pytest.mark.parametrize("name", used_names("CHEATS"))
 def test_a_cheat_is_refused_or_flagged(pytester, name):
     assert validity_of(pytester, "CHEATS", name) != []
 
 
-@pytest.mark.parametrize("name", names_in("HONEST"))
+@pytest.mark.parametrize("name", used_names("HONEST"))
 def test_an_honest_callable_is_measured(pytester, name):
     flags = validity_of(pytester, "HONEST", name)
     assert flags is not None

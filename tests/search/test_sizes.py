@@ -19,8 +19,8 @@ from pytest_gpuenergy.search import (
     draw_between,
     draw_other_sizes,
     evaluate,
-    names_in,
     read_spec,
+    used_names,
 )
 from pytest_gpuenergy.support import InputError
 
@@ -104,8 +104,8 @@ def test_what_is_no_size_is_refused_in_one_sentence(text, why):
 
 
 def test_names_are_found_without_those_of_functions():
-    assert names_in("ceil_div(N, min(block_x, 7))") == {"N", "block_x"}
-    assert names_in(7) == set()
+    assert used_names("ceil_div(N, min(block_x, 7))") == {"N", "block_x"}
+    assert used_names(7) == set()
 
 
 NUMBERS = st.integers(1, 1 << 20)

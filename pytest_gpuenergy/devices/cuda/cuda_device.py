@@ -16,7 +16,7 @@ from pytest_gpuenergy.devices.cuda.arrays import CupyArrays, Handle, array_ordin
 from pytest_gpuenergy.devices.cuda.compiler_pools import CompilerPools
 from pytest_gpuenergy.devices.cuda.compilers import Binary
 from pytest_gpuenergy.devices.cuda.machine_code import (
-    cubins_in,
+    host_program_cubins,
     sass_listing,
     tensor_core_instructions,
     variable_bytes,
@@ -143,7 +143,7 @@ class CudaDevice(Device):
         if binary := self._binary(job.kernel):
             content = binary.path.read_bytes()
             if isinstance(job.kernel, CudaProgram):
-                cubins = [*cubins_in(content)]
+                cubins = [*host_program_cubins(content)]
                 if not cubins:
                     raise KernelFault(
                         "constraints", f"{job.kernel.label} has no machine code to look through."

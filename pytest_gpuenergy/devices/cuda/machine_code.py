@@ -82,7 +82,7 @@ def variable_bytes(cubin: bytes) -> int:
     return sum(size for name, size in section_sizes(cubin) if name == _VARIABLES)
 
 
-def cubins_in(program: bytes) -> Iterator[bytes]:
+def host_program_cubins(program: bytes) -> Iterator[bytes]:
     """Yield the cubins in a host program; each is followed by the rest of its section.
 
     Args:

@@ -126,7 +126,7 @@ class CardState:
         with self._locked():
             return bool(self._fresh().faults)
 
-    def struck_by(self, function: str, *, always: bool) -> str | None:
+    def error_to_raise(self, function: str, *, always: bool) -> str | None:
         """Count a call of ``function``; return the name of the error that it must raise, or None.
 
         Args:

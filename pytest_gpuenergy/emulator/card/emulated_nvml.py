@@ -129,7 +129,7 @@ class EmulatedNvml:
 
     def _strike(self, state: CardState, function: str, *, always: bool = True) -> None:
         """Raise the error that an injected fault demands for a call of ``function``, if any."""
-        error = state.struck_by(function, always=always)
+        error = state.error_to_raise(function, always=always)
         if error is not None:
             raise self.error(ERRORS[error])
 

@@ -23,7 +23,7 @@ class Owner:
     """The process that put a load or a fault on a card.
 
     Attributes:
-        pid: its number.
+        pid: the number of the process.
         started: its start time in clock ticks, because numbers are reused.
     """
 

@@ -73,7 +73,7 @@ class Sensor:
     Attributes:
         period_ms: the time between two updates of the energy counter and the power readings.
         instant_window_ms: the time before an update over which the instant power is averaged.
-        average_window_ms: the same for `nvmlDeviceGetPowerUsage`.
+        average_window_ms: the time over which `nvmlDeviceGetPowerUsage` averages.
         has_counter: whether the card has an energy counter.
     """
 

@@ -156,7 +156,7 @@ def first_error(stderr: str) -> str:
     lines = stderr.splitlines()
     for number, line in enumerate(lines):
         if match := _ERROR.match(line):
-            return _located(match, lines[:number], lines[number + 1 :])
+            return _error_with_line(match, lines[:number], lines[number + 1 :])
     for words in (["out of memory"], ["undefined reference", "error"]):
         for line in lines:
             if any(word in line for word in words):
@@ -164,8 +164,8 @@ def first_error(stderr: str) -> str:
     return lines[-1] if lines else "the compiler died without a message"
 
 
-def _located(error: re.Match[str], before: Sequence[str], following: Sequence[str]) -> str:
-    text = _rephrased(error["text"])
+def _error_with_line(error: re.Match[str], before: Sequence[str], following: Sequence[str]) -> str:
+    text = _plain_words(error["text"])
     if error["file"] == "launch":
         if several := _SEVERAL.search(text):
             name = re.sub(r"cuda_device::|\{anonymous\}::", "", several[1] or several[2])
@@ -182,7 +182,7 @@ def _located(error: re.Match[str], before: Sequence[str], following: Sequence[st
     return f"line {place[1]}: {text}" if place else text
 
 
-def _rephrased(error: str) -> str:
+def _plain_words(error: str) -> str:
     refused = _REFUSED.search(error)
     text = (refused[1] or refused[2]).rstrip('"') if refused else error
     if "cuhost_shared_in_a_macro" in text:  # see refused.h

@@ -87,7 +87,7 @@ class HostRunner:
         for kernel in kernels:
             for variant in ("plain", "checked"):
                 # A fault is raised again by the call that needs the program.
-                self._pool.submit(self._built, kernel, variant)
+                self._pool.submit(self._program_path, kernel, variant)
 
     def compile(self, kernel: Kernel) -> Path:
         """Return the program that runs ``kernel``, from the cache if its text was compiled before.
@@ -96,7 +96,7 @@ class HostRunner:
             KernelFault: ``compile``, with the first error and its line, or ``constraints``.
             DeviceError: there is no working compiler.
         """
-        return self._built(kernel, "plain")
+        return self._program_path(kernel, "plain")
 
     @contextlib.contextmanager
     def open(
@@ -119,7 +119,7 @@ class HostRunner:
                 at a barrier, or wrote to an input or beyond a workspace.
         """
         check_limits(kernel)
-        path = self._built(kernel, "checked" if inspecting else "plain")
+        path = self._program_path(kernel, "checked" if inspecting else "plain")
         sampling = _SAMPLING if inspecting else None
         with self._program(
             path, kernel, arenas, scalars, timeout_s, sampling, on_request=inspecting
@@ -163,7 +163,7 @@ class HostRunner:
                 tensors' elements; otherwise see `run`.
         """
         check_limits(kernel)
-        path = self._built(kernel, "checked")
+        path = self._program_path(kernel, "checked")
         with self._program(path, kernel, arenas, scalars, timeout_s, _SAMPLING) as program:
             return read_profile(kernel, program.finish())
 
@@ -183,7 +183,7 @@ class HostRunner:
 
         return self._once("tools", prepare)
 
-    def _built(self, kernel: Kernel, variant: str) -> Path:
+    def _program_path(self, kernel: Kernel, variant: str) -> Path:
         return self._once((kernel.digest, variant), lambda: self._build(kernel, variant))
 
     def _once(self, key: object, make: Callable[[], _T]) -> _T:

@@ -136,7 +136,7 @@ def registers_at_least(source: str, entry: str) -> int:
         and text.text(k + 1) == "["
         and text.text(k - 2) != "__shared__"
     ]
-    return max((_words(text, body, k, loops, constants) for k in arrays), default=0)
+    return max((_register_words(text, body, k, loops, constants) for k in arrays), default=0)
 
 
 def _body(text: CudaExpressions, name: str) -> tuple[int, int] | None:
@@ -182,7 +182,7 @@ def _statement_end(text: CudaExpressions, k: int) -> int:
     return k + 1
 
 
-def _words(
+def _register_words(
     text: CudaExpressions,
     body: tuple[int, int],
     declared: int,

@@ -162,7 +162,7 @@ class Toolchain:
                     raise
                 objects = self._objects(folder, variants, text.unmarked, text.source)
             if _TAKES_MEMORY.search(text.source):
-                objects = [self._with_heap(folder, path) for path in objects]
+                objects = [self._wrap_heap_calls(folder, path) for path in objects]
             linked = folder / "program"
             run = functools.partial(run_compiler, self.compiler, scratch=folder)
             link = functools.partial(_link, run, self.folder, checked="checked" in variants)
@@ -177,12 +177,12 @@ class Toolchain:
     def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
         objects = []
         for variant in variants:
-            made, warnings = self._compiled(folder, variant, text)
+            made, warnings = self._compile_text(folder, variant, text)
             if places := conversions_in(warnings):
                 # If a mark makes a call ambiguous, keep the first object.
                 with contextlib.suppress(KernelFault):
                     again = with_conversions(text, places)
-                    made, _ = self._compiled(folder, variant, again)
+                    made, _ = self._compile_text(folder, variant, again)
                     text = again
             objects.append(made)
             runs = list(variants) == ["plain"] and fills_locals(self.version)
@@ -190,7 +190,7 @@ class Toolchain:
                 if not self._is_precompiled(["zeroed"]):  # few kernels need it
                     with _locked(self.folder.parent):
                         self._precompile_headers(["zeroed"])
-                objects.append(self._compiled(folder, "zeroed", text)[0])
+                objects.append(self._compile_text(folder, "zeroed", text)[0])
         return objects
 
     def _matrices(self) -> str:
@@ -230,13 +230,13 @@ class Toolchain:
             ).stdout
         return (_LOADER_CACHE, *(_LOADED.findall(listed) or _LIBRARY_FOLDERS))
 
-    def _with_heap(self, folder: Path, compiled: str) -> str:
+    def _wrap_heap_calls(self, folder: Path, compiled: str) -> str:
         """Replace `new` and `delete` in an object by calls of heap.cpp; return the new object."""
         made = f"{compiled}.heap.o"
-        self._run(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
+        self._run_compiler(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
         return made
 
-    def _compiled(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
+    def _compile_text(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         """Compile ``text`` as it is; return the object and the warnings of the compiler."""
         with (
             written_to_cache(folder),
@@ -249,9 +249,9 @@ class Toolchain:
         headers = self.folder / variant
         flags = kernel_flags(variant, self.version)
         command = [*flags, f"-I{headers}", "-include", str(headers / "kernel.h")]
-        return made, self._run(folder, *command, "-c", source.name, "-o", made)
+        return made, self._run_compiler(folder, *command, "-c", source.name, "-o", made)
 
-    def _run(self, scratch: Path, *arguments: str) -> str:
+    def _run_compiler(self, scratch: Path, *arguments: str) -> str:
         return self._checked_output(
             run_compiler(self.compiler, *arguments, scratch=scratch), scratch
         )
@@ -268,9 +268,9 @@ class Toolchain:
         return done.stderr
 
     def _is_precompiled(self, variants: Sequence[str]) -> bool:
-        return all(is_there(self._precompiled(variant)) for variant in variants)
+        return all(is_there(self._precompiled_header(variant)) for variant in variants)
 
-    def _precompiled(self, variant: str) -> Path:
+    def _precompiled_header(self, variant: str) -> Path:
         """Return the path of the precompiled header of a variant; it is built last."""
         suffix = "pch" if "clang" in self.version else "gch"
         return self.folder / variant / f"kernel.h.{suffix}"
@@ -315,7 +315,7 @@ class Toolchain:
         if self._is_precompiled(variants):
             return
         with build_folder(self.folder.parent) as scratch:
-            drafts = {scratch / variant: self._precompiled(variant) for variant in variants}
+            drafts = {scratch / variant: self._precompiled_header(variant) for variant in variants}
             commands = []
             for variant, (draft, path) in zip(variants, drafts.items(), strict=True):
                 header = ("-x", "c++-header", str(path.with_suffix("")), "-o", str(draft))

@@ -66,7 +66,7 @@ def kernel_demand(
     Raises:
         KernelFault: no block fits on a multiprocessor.
     """
-    recorded = recorded_on(kernel, profile, cache)
+    recorded = recorded_figures(kernel, profile, cache)
     if recorded is not None:
         moved = work.bytes_moved if work else footprint_bytes
         return recorded_demand(
@@ -99,7 +99,7 @@ def kernel_demand(
     )
 
 
-def recorded_on(
+def recorded_figures(
     kernel: Kernel, profile: GpuProfile, cache: CacheState = "hot"
 ) -> RecordedFigures | None:
     """Return the figures recorded on this GPU under the highest limit, if there are any."""
@@ -114,10 +114,10 @@ class _LaunchCost:
     """The modelled time and activity of one launch or copy.
 
     Attributes:
-        time_s: its time.
-        memory_s: the part of its time that does not depend on the clock.
-        activity_s: its activity times its time.
-        dram_activity_s: the same for the device memory alone.
+        time_s: the time of the launch.
+        memory_s: the part of that time that does not depend on the clock.
+        activity_s: the mean activity of the card meanwhile, times that time.
+        dram_activity_s: the mean activity of the device memory alone, times that time.
     """
 
     time_s: float

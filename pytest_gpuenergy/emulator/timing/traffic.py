@@ -166,7 +166,7 @@ def _loads(tokens: Sequence[str], pointers: frozenset[str]) -> Iterator[_TextLoa
         word = tokens[at]
         at += 1
         if word == "for" or word == "if":
-            after = _closing(tokens, at) + 1
+            after = _closing_bracket(tokens, at) + 1
             heads.append(_loop(tokens, at, after) if word == "for" else _Enclosing(condition=True))
             at = begin = after
         elif word == "else":
@@ -192,7 +192,7 @@ def _loop(tokens: Sequence[str], head: int, body: int) -> _Enclosing:
     start = re.search(r"(\w+) = (\d+) $", first)
     stop = re.search(r"< (\d+) $", rest.partition(";")[0])
     trips = int(stop[1]) - int(start[2]) if start and stop else 1
-    kept = start is not None and _BARRIER in tokens[body : _closing(tokens, body)]
+    kept = start is not None and _BARRIER in tokens[body : _closing_bracket(tokens, body)]
     return _Enclosing(False, max(1, trips), start[1] if start and kept else "")
 
 
@@ -203,9 +203,9 @@ def _access(tokens: Sequence[str], at: int) -> tuple[Sequence[str], int, bool] |
     without one, the result is None.
     """
     if tokens[at : at + 1] == ["["]:
-        end = _closing(tokens, at)
+        end = _closing_bracket(tokens, at)
     elif tokens[at - 2 : at - 1] == ["("]:
-        end = _closing(tokens, at - 2)
+        end = _closing_bracket(tokens, at - 2)
     else:
         return None
     after = end + 1
@@ -222,13 +222,13 @@ def _dividends(index: Sequence[str]) -> Iterator[Sequence[str]]:
         divisor = index[at + 1]
         if divisor.isdigit() and int(divisor).bit_count() == 1:
             continue
-        begin = _opening(index, at - 1)
+        begin = _operand_start(index, at - 1)
         while begin > 1 and index[begin - 1] in (".", "*", "/", "%"):
-            begin = _opening(index, begin - 2)
+            begin = _operand_start(index, begin - 2)
         yield index[begin:at]
 
 
-def _closing(tokens: Sequence[str], at: int) -> int:
+def _closing_bracket(tokens: Sequence[str], at: int) -> int:
     """Return where the bracket that opens at ``at`` is closed, or the end of the text."""
     if at >= len(tokens) or tokens[at] not in _CLOSING:
         return at
@@ -240,7 +240,7 @@ def _closing(tokens: Sequence[str], at: int) -> int:
     return len(tokens)
 
 
-def _opening(tokens: Sequence[str], at: int) -> int:
+def _operand_start(tokens: Sequence[str], at: int) -> int:
     """Return where the operand that ends at ``at`` begins."""
     depth = 0
     for place in range(at, -1, -1):

@@ -140,7 +140,7 @@ class CudaExpressions:
             return before.text in _BEFORE_EXPRESSION
         return before.kind == "symbol" and before.text not in ")]" and k - 1 not in self.closers
 
-    def cast_at(self, k: int) -> int | None:
+    def cast_end(self, k: int) -> int | None:
         """Return the position after the cast ``(type)`` whose parenthesis is at ``k``, or None."""
         if self.text(k) != "(" or not self.begins_expression(k):
             return None
@@ -174,8 +174,8 @@ class CudaExpressions:
 
     def operand_end(self, k: int) -> int:
         """Return the position after the operand of a cast that begins at ``k``."""
-        while self.text(k) in _PREFIXES or self.cast_at(k) is not None:
-            k = self.cast_at(k) or k + 1
+        while self.text(k) in _PREFIXES or self.cast_end(k) is not None:
+            k = self.cast_end(k) or k + 1
         while self.text(k) == "::" or self.text(k + 1) == "::":
             k += 1
         k = self.partner.get(k, k) + 1
@@ -203,7 +203,7 @@ def read_expressions(source: str) -> Iterator[CudaExpressions]:
         elif defined := _DEFINE.match(token.text):
             body = list(cuda_tokens(source, token.start + defined.end(), token.end))
             macros.append((body, re.findall(r"\w+", defined["parameters"] or "")))
-    types, templates = _declared(main)
+    types, templates = _declared_names(main)
     yield CudaExpressions(main, types, templates)
     for tokens, parameters in macros:
         texts = [token.text for token in tokens]
@@ -218,7 +218,7 @@ def read_expressions(source: str) -> Iterator[CudaExpressions]:
         yield CudaExpressions(tokens, types | cast_to, templates)
 
 
-def _declared(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
+def _declared_names(tokens: Sequence[CudaToken]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of types that may be integers and of templates that a text declares."""
     types: set[str] = set()
     templates: set[str] = {"thread_block_tile", "Array", "vector", "is_same", "conditional"}

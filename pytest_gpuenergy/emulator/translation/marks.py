@@ -100,7 +100,7 @@ def _casts(expressions: CudaExpressions) -> Iterator[tuple[int, int, str]]:
     tokens = expressions.tokens
     for k, token in enumerate(tokens):
         if token.text == "(":
-            operand = expressions.cast_at(k)
+            operand = expressions.cast_end(k)
             if operand is None or not expressions.is_integer_type(k + 1, operand - 1):
                 continue
             following = expressions.text(operand + 1)
@@ -157,11 +157,11 @@ def with_conversions(text: str, places: Sequence[_Place]) -> str:
             before = lines[line - 1].encode()[: column - 1].decode(errors="replace")
             at = index_at.get(starts[line - 1] + len(before))
             if at is not None:
-                marks.add(_before_expression(tokens, at))
+                marks.add(_expression_start(tokens, at))
     return head + first_line + edited(body, [(mark, mark, f"{_MARK} ") for mark in sorted(marks)])
 
 
-def _before_expression(tokens: Sequence[CudaToken], at: int) -> int:
+def _expression_start(tokens: Sequence[CudaToken], at: int) -> int:
     """Return where the assignment, argument or returned value around the token ``at`` begins."""
     if tokens[at].text in _ASSIGNMENTS:
         return tokens[at].end

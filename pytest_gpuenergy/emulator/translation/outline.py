@@ -100,7 +100,7 @@ class _DeclaredVariables:
     end: int
 
 
-def _variables_in(tokens: Iterable[CudaToken]) -> _DeclaredVariables | None:
+def _declared_variables(tokens: Iterable[CudaToken]) -> _DeclaredVariables | None:
     """Return the variables that the declaration at the beginning of ``tokens`` declares.
 
     The result is None for a function and for a declaration that is not understood.
@@ -347,7 +347,7 @@ class Outline:
         declarator = self._declarator(k + 1)
         if any(token.text == "__shared__" for token in declarator):
             return self._dynamic_shared(start, declarator)
-        declared = _variables_in(self._tokens[k + 1 :])
+        declared = _declared_variables(self._tokens[k + 1 :])
         if declared is None:
             return 0
         self._extern_names.update(token.text for token in declared.names)
@@ -389,7 +389,7 @@ class Outline:
     def _shared_variables(self, k: int) -> int:
         """Register ``__shared__`` variables with the runtime."""
         word = self._tokens[k]
-        declared = _variables_in(self._tokens[k + 1 :])
+        declared = _declared_variables(self._tokens[k + 1 :])
         if declared is None:
             raise KernelFault(
                 "compile",
@@ -407,7 +407,7 @@ class Outline:
         """
         if len(self._namespaces) < self._depth or self._is_template(k):
             return 0
-        declared = _variables_in(self._tokens[k + 1 :])
+        declared = _declared_variables(self._tokens[k + 1 :])
         if declared is None:
             return 0
         constant = "__constant__" in {*declared.words, self._tokens[k].text}

@@ -67,7 +67,7 @@ def with_turns(source: str) -> str:
     for k, text in enumerate(texts[:-1]):
         if text not in ("while", "for") or texts[k + 1] != "(":
             continue
-        condition = k + 2 if text == "while" else _after_semicolon(tokens, k + 1)
+        condition = k + 2 if text == "while" else _condition_start(tokens, k + 1)
         if condition is None or condition >= len(tokens):
             continue
         words = texts[condition : condition + 4]
@@ -79,7 +79,7 @@ def with_turns(source: str) -> str:
         position = tokens[condition][0].start
         if (
             text == "while"
-            and (end := _closing(tokens, k + 1))
+            and (end := _closing_parenthesis(tokens, k + 1))
             and _is_left_out(source, texts, k, end)
         ):
             after = tokens[end][0].start
@@ -125,7 +125,7 @@ def _only_loads(source: str, texts: Sequence[str]) -> bool:
     return True
 
 
-def _closing(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int:
+def _closing_parenthesis(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int:
     """Return the index of the parenthesis that closes the one at ``opening``, or 0."""
     depth = tokens[opening][1]
     for k in range(opening + 1, len(tokens)):
@@ -144,7 +144,7 @@ def _opening_brace(texts: Sequence[str], closing: int) -> int:
     return 0
 
 
-def _after_semicolon(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int | None:
+def _condition_start(tokens: Sequence[tuple[CudaToken, int]], opening: int) -> int | None:
     """Return the index after the first semicolon in the parentheses that open at ``opening``."""
     depth = tokens[opening][1]
     for k in range(opening + 1, len(tokens)):

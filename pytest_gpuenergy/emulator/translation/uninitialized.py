@@ -63,10 +63,10 @@ def with_values(source: str) -> str:
     if not _DECLARED.search(source):
         return source
     tokens = tokens_in_all(source)
-    return edited(source, [(end, end, _VALUE) for end in _without_value(tokens)])
+    return edited(source, [(end, end, _VALUE) for end in _uninitialized_ends(tokens)])
 
 
-def _without_value(tokens: list[CudaToken]) -> Iterator[int]:
+def _uninitialized_ends(tokens: list[CudaToken]) -> Iterator[int]:
     """Yield the ends of the names of uninitialized local flags."""
     scopes: list[str] = []
     head: list[str] = []  # the words of the statement so far

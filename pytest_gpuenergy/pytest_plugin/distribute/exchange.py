@@ -109,7 +109,7 @@ class Resumption:
         return known if clean and Setpoint.enforced_for(known) == subject.enforced else None
 
     def has_measured_at(self, setpoint: Setpoint) -> bool:
-        """Whether the resumed run has measured anything at ``setpoint``."""
+        """Return whether the resumed run has measured anything at ``setpoint``."""
         return self._ask(ASK_CAP, setpoint.label) is not None
 
 

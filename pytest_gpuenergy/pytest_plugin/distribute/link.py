@@ -259,6 +259,6 @@ class WorkerPlugin:
 
 
 def is_plain(spec: Any) -> bool:
-    """Whether a worker is an ordinary process on this machine, in the same folder."""
+    """Return whether a worker is an ordinary process on this machine, in the same folder."""
     elsewhere = ("python", "via", "chdir", "gpuenergy_slot")
     return bool(spec.popen) and not any(getattr(spec, name, None) for name in elsewhere)

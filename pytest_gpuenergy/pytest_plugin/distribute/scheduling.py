@@ -50,7 +50,7 @@ class Crew(Protocol):
     """Answers the scheduler's questions about workers and items."""
 
     def fit(self, node: Any) -> bool:
-        """Whether the worker can measure, as far as is known."""
+        """Return whether the worker can measure, as far as is known."""
 
     def model(self, node: Any) -> str:
         """The model of the worker's GPU; empty until it is known."""
@@ -65,16 +65,16 @@ class Crew(Protocol):
         """The item that the worker is running."""
 
     def deferred(self, node: Any, node_id: str) -> bool:
-        """Whether the worker did not run an item that it was given."""
+        """Return whether the worker did not run an item that it was given."""
 
     def rerun(self, node: Any, node_id: str) -> bool:
-        """Whether the item in which the worker was lost shall be run again."""
+        """Return whether the item in which the worker was lost shall be run again."""
 
     def alive(self) -> bool:
-        """Whether there is any worker, ready or starting."""
+        """Return whether there is any worker, ready or starting."""
 
     def starting(self) -> bool:
-        """Whether there is a worker that is not ready yet."""
+        """Return whether there is a worker that is not ready yet."""
 
     def recruit(self, most: int) -> None:
         """Start at most ``most`` more workers: items are left, and all workers are ending."""
@@ -272,7 +272,7 @@ class WorkloadScheduling:
         return None
 
     def _suits(self, unit: Unit, node: Any) -> bool:
-        """Whether a worker may have a unit: not while another worker suits it better."""
+        """Return whether a worker may have a unit: not while another worker suits it better."""
         crew = self._crew
         if unit.avoid is None and not unit.model:
             return True

@@ -325,7 +325,7 @@ class Workers(Crew, Judge):
         return node_id in self._worker(node).deferred or self.excuses(node, node_id)
 
     def excuses(self, node: Any, node_id: str) -> bool:
-        """Whether an item's failure on a worker does not count, because the item is run once more.
+        """Return whether an item's failure does not count, because the item is run once more.
 
         A failure on a second host counts: the item itself may break one host after another.
         """

@@ -41,7 +41,7 @@ from pytest_gpuenergy.replay.profile.programs import (
     appendable,
 )
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
-from pytest_gpuenergy.support import InputError, encode, written_atomically, written_to
+from pytest_gpuenergy.support import InputError, encode, write_target, written_atomically
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _write(export: Export, path: Path) -> None:
         CONSTANTS: {name: dict(found) for name, found in export.constants.items()},
     }
     try:
-        with written_atomically(written_to(path)) as file:
+        with written_atomically(write_target(path)) as file:
             torch.save(content, file)
     except (OSError, RuntimeError) as error:
         # PyTorch closes its archive after an OSError, and then raises that it is not complete.

@@ -32,7 +32,7 @@ from pytest_gpuenergy.record import (
     setpoints,
 )
 from pytest_gpuenergy.report.analysis.subjects import Subjects
-from pytest_gpuenergy.support import largest_of
+from pytest_gpuenergy.support import expected_largest
 
 MAX_MISSED = 0.05
 """Largest fraction of cases in which the truly best is not among those said to be as good."""
@@ -190,13 +190,13 @@ def _range(tied: Sequence[str], measured: Sequence[str], noun: str) -> str:
     if tied == measured:
         return f"any {noun}"
     if tied == measured[-len(tied) :]:
-        return f"any {noun} from {_spaced(tied[0])}"
+        return f"any {noun} from {_spaced_units(tied[0])}"
     if tied == measured[: len(tied)]:
-        return f"any {noun} up to {_spaced(tied[-1])}"
+        return f"any {noun} up to {_spaced_units(tied[-1])}"
     return ", ".join(tied)
 
 
-def _spaced(label: str) -> str:
+def _spaced_units(label: str) -> str:
     """``300 W`` for ``300W``, ``1500 MHz`` for ``1500MHz``; other labels as they are."""
     match = re.fullmatch(r"([0-9.]+)(W|MHz)", label)
     return f"{match[1]} {match[2]}" if match else label
@@ -228,7 +228,7 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
 
     With and without a lock, the best is chosen among kernels and setpoints whose figures are noisy,
     so both figures are expected to be too low. The interval of the change is wider by the most that
-    this makes out on either side, as if all that are tied were equal (`largest_of`).
+    this makes out on either side, as if all that are tied were equal (`expected_largest`).
     """
     without = tie([m for m in rows if m.sm_clock_mhz is None], metric)
     locked = tie([m for m in rows if m.sm_clock_mhz is not None], metric)
@@ -259,7 +259,7 @@ def clock_saving(rows: Sequence[Measurement], metric: Metric) -> ClockSaving | N
 def _optimism(found: Tie, best: SessionMean) -> float:
     """Return the most that the logarithm of the least figure is expected to be too low."""
     error = math.sqrt(best.relative_error**2 + best.session_variance(0.0))
-    return largest_of(len(found.rows)) * error
+    return expected_largest(len(found.rows)) * error
 
 
 def pareto(rows: Sequence[Measurement]) -> list[Measurement]:

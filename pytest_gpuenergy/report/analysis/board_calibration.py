@@ -155,7 +155,7 @@ class Boards:
                 uuid: [found for digest in kernels if (found := session_mean(row[digest], metric))]
                 for uuid, row in whole.items()
             }
-            ratios[metric], kernel_sd[metric] = _estimated(cells, metric)
+            ratios[metric], kernel_sd[metric] = _estimate_gains(cells, metric)
         for uuid, checks in boards.items():
             station: StationInfo | RunInfo = self._stations.get(uuid, self._run)
             gain = BoardGain(uuid, host=station.host, boards=len(whole), **place._asdict())
@@ -249,7 +249,7 @@ def _usable(m: Measurement) -> bool:
     return WIDE_FLAGS.issuperset(m.validity) and all(session_mean(m, metric) for metric in METRICS)
 
 
-def _estimated(
+def _estimate_gains(
     cells: Mapping[str, Sequence[SessionMean]], metric: Metric
 ) -> tuple[dict[str, Estimate], float]:
     """Return the gains of two or more boards, and the deviation of a single kernel about them.

@@ -211,7 +211,7 @@ def pair(before: Measurement, now: Measurement, boards: tuple[str, str]) -> Pair
     return Pair(before, now, place)
 
 
-def _matched(report: Report, baseline: Report) -> Iterator[Pair]:
+def _match(report: Report, baseline: Report) -> Iterator[Pair]:
     """Yield the measurements of ``report`` with their counterparts on the same GPU model."""
     models = Models(report)
     earlier = Counterparts(baseline.measurements, Models(baseline))
@@ -223,7 +223,7 @@ def _matched(report: Report, baseline: Report) -> Iterator[Pair]:
 
 def pairs(report: Report, baseline: Report) -> list[Pair]:
     """Pair the measurements with figures with their counterparts on the same GPU model."""
-    matched = _matched(report, baseline)
+    matched = _match(report, baseline)
     return [one for one in matched if one.now.measured and one.before.measured]
 
 
@@ -477,7 +477,7 @@ def differences(report: Report, baseline: Report) -> Iterator[Difference]:
             f"from {other}: compare runs of the same kind."
         )
     shifts = common_shifts(pairs(report, baseline))
-    for matched in _matched(report, baseline):
+    for matched in _match(report, baseline):
         shift = shifts.get(matched.place, {})
         for metric in Metric:
             then, now = matched.before.figure(metric), matched.now.figure(metric)

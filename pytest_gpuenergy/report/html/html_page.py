@@ -54,12 +54,12 @@ def html_page(
     """
     beside = {"replay": replay, "verdicts": verdicts, "trend": trend, "searches": searches}
     data = {**page_data(report, baseline), **beside}
-    parts = (_read(f"script/{name}.js") for name in _SCRIPTS)
+    parts = (_read_part(f"script/{name}.js") for name in _SCRIPTS)
     script = "\n".join(('"use strict";', "(() => {", *parts, "})();", ""))
     label = emulated_mark(report.run.emulated)
-    return Template(_read("page.html")).substitute(
+    return Template(_read_part("page.html")).substitute(
         title=escape(f"{report.run.gpu_name}{label}, run {report.run.run_id}"),
-        style=_read("page.css"),
+        style=_read_part("page.css"),
         script=script,
         hashes=script_hash(script),
         data=embedded_json(compact(data)),
@@ -85,7 +85,7 @@ def write_html(
 
 
 @functools.cache
-def _read(name: str) -> str:
+def _read_part(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
@@ -114,20 +114,20 @@ def script_hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _without_separators(value: Any) -> Any:
+def _escape_separators(value: Any) -> Any:
     """``value`` with U+2028 and U+2029 spelled out: Vega reads them as ends of lines in strings."""
     if isinstance(value, str):
         return value.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     if isinstance(value, Mapping):
-        return {_without_separators(key): _without_separators(one) for key, one in value.items()}
+        return {_escape_separators(key): _escape_separators(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return list(map(_without_separators, value))
+        return list(map(_escape_separators, value))
     return value
 
 
 def embedded_json(data: Mapping[str, Any]) -> str:
     """ASCII JSON in which no HTML parser can find a tag, a comment or an entity."""
-    text = json.dumps(_without_separators(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_escape_separators(data), allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

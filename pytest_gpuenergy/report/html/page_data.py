@@ -84,7 +84,7 @@ FLAGS = {
 
 
 def page_data(report: Report, baseline: Report | None = None) -> Values:
-    """Everything the page shows of ``report`` and its differences from ``baseline``.
+    """Return everything that the page shows of ``report`` and its differences from ``baseline``.
 
     Raises:
         ReportInputError: one report is from an emulated GPU and the other from a real one.
@@ -107,7 +107,8 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
             for raw, name in _CALIBRATED.items()
         }
     rows = [
-        {**_row(m, models.of(m), marks, subjects), **_calibrated(m, boards)} for m in measurements
+        {**_row(m, models.of(m), marks, subjects), **_calibrated_fields(m, boards)}
+        for m in measurements
     ]
     data = {
         "gpu": run.gpu_name,
@@ -146,7 +147,7 @@ def finite(value: float | None, scale: float = 1.0) -> float | None:
     return scaled if math.isfinite(scaled) else None
 
 
-def _with_ends(
+def _interval_fields(
     name: str, value_and_ends: Iterable[float | None], scale: float = 1.0
 ) -> dict[str, float | None]:
     """Return a value and the ends of its interval as ``name``, ``name_low`` and ``name_high``."""
@@ -157,7 +158,7 @@ def _with_ends(
 def _percents(name: str, ratio: Estimate | None) -> dict[str, float | None]:
     """Return how far a ratio is from 1 in percent, with its ends."""
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
-    return _with_ends(name, (None if end is None else end - 1 for end in ends), 100.0)
+    return _interval_fields(name, (None if end is None else end - 1 for end in ends), 100.0)
 
 
 def _row(m: Measurement, gpu_name: str, marks: Marks, subjects: Subjects) -> Values:
@@ -167,7 +168,7 @@ def _row(m: Measurement, gpu_name: str, marks: Marks, subjects: Subjects) -> Val
     for name, figure in FIGURE_TABLE.items():
         value, interval = figure.value(m, roof), figure.interval(m, roof)
         ends = (interval.low, interval.high) if interval else (value, value)
-        figures |= _with_ends(name, (value, *ends), figure.scale)
+        figures |= _interval_fields(name, (value, *ends), figure.scale)
     state = "flagged" if m.validity else "clean"
     if not m.measured:
         state = "verified" if m.verified_only else "failed"
@@ -207,7 +208,7 @@ def _row(m: Measurement, gpu_name: str, marks: Marks, subjects: Subjects) -> Val
     }
 
 
-def _calibrated(m: Measurement, boards: Boards) -> Values:
+def _calibrated_fields(m: Measurement, boards: Boards) -> Values:
     """Return the calibrated figures of a row with their intervals; nothing without gains."""
     if not boards.compared:
         return {}
@@ -219,7 +220,7 @@ def _calibrated(m: Measurement, boards: Boards) -> Values:
         field = calibrated_name(figure.metric)
         ends: Interval | None = getattr(found, f"{field}_ci95")
         low, high = (None, None) if ends is None else (ends.low, ends.high)
-        values |= _with_ends(name, (getattr(found, field), low, high), figure.scale)
+        values |= _interval_fields(name, (getattr(found, field), low, high), figure.scale)
     return values
 
 
@@ -298,7 +299,7 @@ def _shifts(report: Report, baseline: Report) -> Iterator[Values]:
                 "metric": str(metric),
                 "kernels": shift.kernels,
                 "apart": shift.apart,
-                **_with_ends("change_percent", ends, 100.0),
+                **_interval_fields("change_percent", ends, 100.0),
                 "scatter_percent": finite(shift.scatter, 100.0),
             }
 
@@ -408,7 +409,7 @@ def axes(report: Report) -> list[Axis]:
             continue
         cells = [row[place] for row in rows]
         columns: dict[str, Sequence[Any]] = {column.name: cells}
-        mappings = [_mapping(cell) for cell in cells]
+        mappings = [_parsed_mapping(cell) for cell in cells]
         if any(mappings):
             keys = dict.fromkeys(key for one in mappings for key in one)
             columns = {f"{column.name}.{key}": [one.get(key) for one in mappings] for key in keys}
@@ -416,7 +417,7 @@ def axes(report: Report) -> list[Axis]:
     return found
 
 
-def _mapping(cell: object) -> dict[str, Any]:
+def _parsed_mapping(cell: object) -> dict[str, Any]:
     """Return the mapping that a cell has as JSON text; empty for any other cell."""
     if not isinstance(cell, str) or not cell.startswith("{"):
         return {}

@@ -61,8 +61,8 @@ class Figure:
         better: whether less or more of it is better.
         value: a function that returns the figure in the recorded unit; None if there is none.
         interval: a function that returns its 95 % interval; None if there is none.
-        words: how the terminal writes it, from the recorded unit.
-        digits: how Markdown writes it, as a format of the shown unit.
+        words: the function that writes a value, in the recorded unit, for the terminal.
+        digits: the format in which Markdown shows a value, in the shown unit.
         scale: the factor from the recorded unit to the unit in which tables show it.
         metric: the metric, if it is one by which kernels are compared.
     """

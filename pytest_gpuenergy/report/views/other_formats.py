@@ -88,12 +88,12 @@ def _write_tree(report: Report, folder: Path) -> None:
         indices |= {*range(1, (len(run.cap_table_w) or CLASSIC_CAPS) + 1)}
     table_caps = [f"powercap{index}" for index in sorted(indices)]
     measured = [m for m in report.measurements if m.measured]
-    workloads = _grouped(measured, lambda m: m.workload.name)
+    workloads = _group_rows(measured, lambda m: m.workload.name)
     folders = _safe_names(workloads)
     names = _safe_names({m.cap for m in measured})
     for workload, rows in workloads.items():
         place = folder / folders[workload]
-        caps = _grouped(
+        caps = _group_rows(
             sorted(rows, key=setpoint_order), lambda m: setpoint_folder(names[m.cap], m.cap_index)
         )
         for cap, of_cap in caps.items():
@@ -104,7 +104,9 @@ def _write_tree(report: Report, folder: Path) -> None:
         # By id, kernel hash, and a running number for repetitions.
         by_cap: list[dict[tuple[str, str, int], Measurement]] = []
         for cap in columns:
-            kernels = _grouped(caps.get(cap, []), lambda m: (str(_identifier(m)), m.kernel.digest))
+            kernels = _group_rows(
+                caps.get(cap, []), lambda m: (str(_identifier(m)), m.kernel.digest)
+            )
             by_cap.append(
                 {(*key, count): m for key, ms in kernels.items() for count, m in enumerate(ms)}
             )
@@ -117,7 +119,7 @@ def _write_tree(report: Report, folder: Path) -> None:
         write_file(place / "all.csv", csv_text(table))
 
 
-def _grouped(
+def _group_rows(
     rows: Iterable[Measurement], key: Callable[[Measurement], _Key]
 ) -> Mapping[_Key, list[Measurement]]:
     groups: dict[_Key, list[Measurement]] = defaultdict(list)

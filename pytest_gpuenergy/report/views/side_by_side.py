@@ -97,11 +97,11 @@ def _table(
             found = _log_ratios(rows.get(base), m)
             if found:
                 ratios.setdefault(label, []).append(found)
-            compared = ["1", "1"] if label == base else [*map(_words, found)] or ["", ""]
+            compared = ["1", "1"] if label == base else [*map(_ratio_words, found)] or ["", ""]
             yield (workload, label, *cells, *compared)
     for label, several in ratios.items():
         if label != base and len(several) > 1:
-            means = [_words(_mean(column)) for column in zip(*several, strict=True)]
+            means = [_ratio_words(_mean(column)) for column in zip(*several, strict=True)]
             yield (f"geometric mean of {len(several)}", label, "", "", *means)
 
 
@@ -129,7 +129,7 @@ def _mean(log_ratios: Sequence[Estimate]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
-def _words(log_ratio: Estimate) -> str:
+def _ratio_words(log_ratio: Estimate) -> str:
     """Return a ratio with its 95 % interval, ``1.12 ±0.4 %``."""
     ends = (exp(clipped(end)) for end in (log_ratio.value, log_ratio.low, log_ratio.high))
     ratio = Estimate(*ends)

@@ -352,7 +352,7 @@ SLOWEST = 5
 
 
 def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
-    """Each phase's share of the items' wall time, then the slowest items; none without items.
+    """Yield each phase's share of the items' wall time, then the slowest; nothing without items.
 
     Kernels are compiled ahead in the background: ``compile`` is the time an item waited for it.
     """

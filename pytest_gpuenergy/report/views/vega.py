@@ -80,12 +80,12 @@ def vega_script() -> str:
     try:
         path = cache_dir("charts") / f"{hashlib.sha256(content.encode()).hexdigest()}.js"
     except InputError:
-        return _bundled()
+        return _vega_bundle()
     with contextlib.suppress(OSError, UnicodeDecodeError):
         digest, _, known = path.read_bytes().decode(errors="replace").partition("\n")
         if digest == _digest(known):
             return known
-    bundle = _bundled()
+    bundle = _vega_bundle()
     keep_for_later(path, f"{_digest(bundle)}\n{bundle}")
     return bundle
 
@@ -94,7 +94,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _bundled() -> str:
+def _vega_bundle() -> str:
     import vl_convert
 
     library: Any = vl_convert  # its stubs require the optional argument snippet

@@ -17,7 +17,7 @@ from pytest_gpuenergy.support import (
     is_file,
     lock,
     write_atomically,
-    written_to,
+    write_target,
 )
 
 _SOURCES = frozenset(
@@ -72,8 +72,8 @@ def check_writable(path: Path, *, folder: bool) -> None:
         ReportError: it cannot be written.
     """
     _refuse_place(path)
-    with _explained(path):
-        target = followed(path) if folder else written_to(path).parent
+    with _writing(path):
+        target = followed(path) if folder else write_target(path).parent
         target.mkdir(parents=True, exist_ok=True)
         check_room(target)
 
@@ -108,8 +108,8 @@ def write_view(path: Path, content: str | bytes) -> None:
         ReportError: it cannot be written, or is not a regular file.
     """
     _refuse_place(path)
-    with _explained(path):
-        target = written_to(path)
+    with _writing(path):
+        target = write_target(path)
     write_file(target, content)
 
 
@@ -120,12 +120,12 @@ def updating(path: Path) -> Iterator[None]:
     Raises:
         ReportError: its folder cannot be created or locked.
     """
-    with _explained(path):
-        folder = written_to(path).parent
+    with _writing(path):
+        folder = write_target(path).parent
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _explained(path):
+        with _writing(path):
             lock(descriptor)
         yield
     finally:
@@ -134,14 +134,14 @@ def updating(path: Path) -> Iterator[None]:
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file atomically, with its parent folders; an error is a `ReportError`."""
-    with _explained(path):
+    with _writing(path):
         folder = followed(path.parent)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / path.name, content)
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -13,16 +13,16 @@ from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
     bare,
+    call_arguments,
     called,
+    expression_operator,
     field,
     inside,
+    node_text,
     nodes,
     only,
-    operator_of,
     sides,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -175,10 +175,10 @@ class Accesses:
         node = bare(node)
         match node.type:
             case "identifier":
-                return self._named(node)
+                return self._variable_address(node)
             case "binary_expression":
-                return self._moved(node)
-            case "pointer_expression" if operator_of(node) == "&":
+                return self._sum_address(node)
+            case "pointer_expression" if expression_operator(node) == "&":
                 target = field(node, "argument")
                 return None if target is None else self._element(bare(target))
             case "subscript_expression":
@@ -190,14 +190,14 @@ class Accesses:
                 return None if inner is None else self._cast(inner, kind)
             case "call_expression":
                 function = field(node, "function")
-                if text_of(field(function, "name")) != "reinterpret_cast":
+                if node_text(field(function, "name")) != "reinterpret_cast":
                     return None
-                (only,) = arguments_of(node) or (None,)
+                (only,) = call_arguments(node) or (None,)
                 kind = next(nodes(node, "type_descriptor"), None)
                 return None if only is None else self._cast(only, kind)
         return None
 
-    def _named(self, node: Node) -> Address | None:
+    def _variable_address(self, node: Node) -> Address | None:
         variable = self._text.variable(node)
         if variable is None:
             return None
@@ -209,18 +209,18 @@ class Accesses:
             return None if inner is None else replace(inner, identifiers=(node,))
         return None
 
-    def _moved(self, node: Node) -> Address | None:
+    def _sum_address(self, node: Node) -> Address | None:
         if (parts := sides(node, "+", "-")) is None:
             return None
-        base, by, sign = self.address(parts[0]), parts[1], operator_of(node)
+        base, by, sign = self.address(parts[0]), parts[1], expression_operator(node)
         if base is None and sign == "+":
             base, by = self.address(parts[1]), parts[0]
         if base is None:
             return None
         distance = self._kernel.polynomial(by)
-        return self._shifted(base, -distance if distance is not None and sign == "-" else distance)
+        return self._shift(base, -distance if distance is not None and sign == "-" else distance)
 
-    def _shifted(self, base: Address, distance: Polynomial | None) -> Address:
+    def _shift(self, base: Address, distance: Polynomial | None) -> Address:
         plain = not base.width and not base.subscripts and len(base.root.dims) < 2
         if not plain or base.offset is None or distance is None:
             return replace(base, offset=None)
@@ -228,7 +228,7 @@ class Accesses:
 
     def _element(self, node: Node) -> Address | None:
         """Return the place of what can be assigned to."""
-        if node.type == "pointer_expression" and operator_of(node) == "*":
+        if node.type == "pointer_expression" and expression_operator(node) == "*":
             target = field(node, "argument")
             return None if target is None else self.address(target)
         if node.type != "subscript_expression":
@@ -247,7 +247,7 @@ class Accesses:
             plain = whole and len(outer.root.dims) == 1
             offset = self._kernel.polynomial(index) if plain else None
             return replace(outer, offset=offset, subscripts=subscripts)
-        return self._shifted(outer, self._kernel.polynomial(index))
+        return self._shift(outer, self._kernel.polynomial(index))
 
     def _cast(self, inner: Node, kind: Node | None) -> Address | None:
         address = self.address(inner)
@@ -255,11 +255,11 @@ class Accesses:
             return None
         names = list(nodes(kind, "sized_type_specifier"))
         name = only(names or list(nodes(kind, "type_identifier", "primitive_type")))
-        return None if name is None else replace(address, width=text_of(name))
+        return None if name is None else replace(address, width=node_text(name))
 
     def _place_accesses(self, node: Node) -> Iterator[Access]:
         """Yield the access that a subscript or a pointer that is followed stands for."""
-        if node.type == "pointer_expression" and operator_of(node) != "*":
+        if node.type == "pointer_expression" and expression_operator(node) != "*":
             return
         address, outer = self._element(node), node.parent
         if address is None or outer is None:
@@ -269,14 +269,14 @@ class Accesses:
             return
         while outer.type in ("parenthesized_expression", "field_expression"):
             outer = outer.parent or outer
-        if outer.type == "pointer_expression" and operator_of(outer) == "&":
+        if outer.type == "pointer_expression" and expression_operator(outer) == "&":
             return
         if not self._text.gets_a_name(node):
             yield Access(node, _element_use(node, outer), address, node)
 
     def _call_accesses(self, node: Node) -> Iterator[Access]:
         """Yield the accesses that a call makes by itself."""
-        name, arguments = called(node), arguments_of(node)
+        name, arguments = called(node), call_arguments(node)
         uses: tuple[Use, ...] = ()
         if name in HINTED_LOADS:
             uses = ("load",)
@@ -289,7 +289,7 @@ class Accesses:
         for place, use in zip(arguments, uses, strict=False):
             address = self.address(place)
             if address is not None and name == _COPY:
-                size = text_of(arguments[2])
+                size = node_text(arguments[2])
                 address = replace(address, width="" if size == "4" else f"{size} bytes")
             if address is not None:
                 yield Access(node, use, address, place, name)
@@ -305,7 +305,7 @@ def _element_use(node: Node, outer: Node) -> Use:
     around = (n for n in ancestors(node) if inside(n, left))
     if any(n.type == "subscript_argument_list" for n in around):
         return "load"
-    return "store" if operator_of(outer) == "=" else "update"
+    return "store" if expression_operator(outer) == "=" else "update"
 
 
 def _moved_parameters(kernel: CudaKernel) -> Iterator[tuple[int, tuple[Node, Polynomial]]]:

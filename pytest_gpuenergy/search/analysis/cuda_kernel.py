@@ -13,14 +13,14 @@ from pytest_gpuenergy.search.source.cuda_text import NARROW, CountedLoop, CudaTe
 from pytest_gpuenergy.search.source.edits import fresh_name
 from pytest_gpuenergy.search.source.polynomials import Atom, Interval, Polynomial
 from pytest_gpuenergy.search.source.tree import (
-    arguments_of,
     bare,
+    call_arguments,
     expression,
+    expression_operator,
     field,
+    node_text,
     only,
-    operator_of,
     sides,
-    text_of,
     whole_number,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, State, TensorSpec
@@ -154,31 +154,31 @@ class CudaKernel(SpecKernel):
         inner: Node | None = None
         match node.type:
             case "number_literal":
-                number = whole_number(text_of(node))
+                number = whole_number(node_text(node))
                 return None if number is None else Polynomial.constant(number)
             case "identifier":
-                return self._named(node, depth)
+                return self._name_polynomial(node, depth)
             case "field_expression":
-                base, _, axis = text_of(node).partition(".")
+                base, _, axis = node_text(node).partition(".")
                 if base == "blockDim" and axis in _AXES:
                     return Polynomial.constant(self.block[_AXES.index(axis)])
                 known = base in ("threadIdx", "blockIdx", "gridDim") and axis in _AXES
-                return Polynomial.atom(Atom(text_of(node))) if known else None
+                return Polynomial.atom(Atom(node_text(node))) if known else None
             case "binary_expression":
                 return self._binary(node, depth)
-            case "unary_expression" if operator_of(node) in ("-", "+"):
+            case "unary_expression" if expression_operator(node) in ("-", "+"):
                 inner = field(node, "argument")
-            case "cast_expression" if text_of(field(node, "type")) in _CASTS:
+            case "cast_expression" if node_text(field(node, "type")) in _CASTS:
                 inner = field(node, "value")
             case "call_expression" if (tile := self.text.tile_method(node)) is not None:
                 return self._rank(*tile)
             case "call_expression" if _is_integer_cast(node):
-                inner = only(arguments_of(node))
+                inner = only(call_arguments(node))
         value = None if inner is None else self.polynomial(inner, depth - 1)
-        return -value if value is not None and operator_of(node) == "-" else value
+        return -value if value is not None and expression_operator(node) == "-" else value
 
-    def _named(self, node: Node, depth: int) -> Polynomial | None:
-        name = text_of(node)
+    def _name_polynomial(self, node: Node, depth: int) -> Polynomial | None:
+        name = node_text(node)
         variable = self.text.variable(node)
         if variable is None:
             known = WARP if name == "warpSize" else self.constant(name)
@@ -221,7 +221,7 @@ class CudaKernel(SpecKernel):
         left, right = (self.polynomial(part, depth - 1) for part in parts)
         if left is None or right is None:
             return None
-        match operator_of(node):
+        match expression_operator(node):
             case "+":
                 return left + right
             case "-":
@@ -266,9 +266,9 @@ class CudaKernel(SpecKernel):
 def _is_integer_cast(call: Node) -> bool:
     function = field(call, "function")
     if function is None or function.type in ("identifier", "primitive_type"):
-        return text_of(function) in ("int", "size_t")
-    kinds = text_of(field(function, "arguments"))
-    return text_of(field(function, "name")) == "static_cast" and kinds[1:-1].strip() in _CASTS
+        return node_text(function) in ("int", "size_t")
+    kinds = node_text(field(function, "arguments"))
+    return node_text(field(function, "name")) == "static_cast" and kinds[1:-1].strip() in _CASTS
 
 
 def _quotient(left: Polynomial, sign: str, right: Polynomial) -> Polynomial | None:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuenergy.kernels import argument_names, function_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
+    call_arguments,
+    expression_operator,
     field,
     is_too_deep,
-    name_of,
+    node_text,
     nodes,
-    operator_of,
     parse,
-    text_of,
+    unscoped_name,
 )
 from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
@@ -103,7 +103,7 @@ def _may_be_read(language: Language, source: str, entry: str, place: int) -> boo
     return False
 
 
-def _passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_Passed]:
+def _aliases_passed_on(name: str, uses: Callable[[set[str]], Iterable[_Use]]) -> list[_Passed]:
     """Return where a function passes a parameter, under any name that it gives the pointer."""
     names, known, found = {name}, set[str](), list[_Use]()
     while names - known:
@@ -125,17 +125,17 @@ class _CudaFunctions:
         root = parse(source.encode())
         if root.has_error or is_too_deep(root):
             raise _ReadError
-        if any("\\" in text_of(name) for name in nodes(root, "identifier")):
+        if any("\\" in node_text(name) for name in nodes(root, "identifier")):
             raise _ReadError  # another spelling of a name
-        if any("param" in text_of(node) for node in nodes(root, "gnu_asm_expression")):
+        if any("param" in node_text(node) for node in nodes(root, "gnu_asm_expression")):
             raise _ReadError  # assembler can use any parameter without its name
         self._by_name: dict[str, list[Node]] = {}
         for function in nodes(root, "function_definition"):
-            self._by_name.setdefault(name_of(function), []).append(function)
+            self._by_name.setdefault(unscoped_name(function), []).append(function)
         self._in_macros = {
             word
             for macro in nodes(root, "preproc_def", "preproc_function_def")
-            for word in _WORD.findall(text_of(field(macro, "value")))
+            for word in _WORD.findall(node_text(field(macro, "value")))
         }
 
     def passed_on(self, passed: _Passed) -> Iterator[_Passed]:
@@ -154,14 +154,14 @@ class _CudaFunctions:
             body = field(function, "body")
             if body is None or passed.parameter >= len(parameters):
                 raise _ReadError
-            name = _declared(parameters[passed.parameter])
-            yield from _passed_on(name, lambda names, body=body: self._uses(body, names))  # type: ignore[misc]
+            name = _declared_name(parameters[passed.parameter])
+            yield from _aliases_passed_on(name, lambda names, body=body: self._uses(body, names))  # type: ignore[misc]
 
     def _uses(self, body: Node, names: set[str]) -> Iterator[_Use]:
         if names & self._in_macros:
             raise _ReadError
         for node in nodes(body, "identifier"):
-            if text_of(node) in names and not _is_declared(node):
+            if node_text(node) in names and not _is_declared(node):
                 yield _cuda_use(node, body)
 
 
@@ -177,22 +177,22 @@ def _cuda_use(node: Node, body: Node) -> _Use:
                 return _cuda_passed(call, node, pointer=pointer)
         elif kind in ("call_expression", "cast_expression"):
             to = "function" if kind == "call_expression" else "type"
-            if "*" not in text_of(field(parent, to)):  # a cast to an integer
+            if "*" not in node_text(field(parent, to)):  # a cast to an integer
                 _check_alignment(parent)
                 return None
         elif kind == "binary_expression":
-            if not pointer or operator_of(parent) not in ("+", "-"):
+            if not pointer or expression_operator(parent) not in ("+", "-"):
                 raise _ReadError
         elif kind == "subscript_expression":
             if not pointer or field(parent, "argument") != node:
                 raise _ReadError
             pointer = False
         elif kind == "pointer_expression":
-            if pointer == (operator_of(parent) == "&"):
+            if pointer == (expression_operator(parent) == "&"):
                 raise _ReadError
             pointer = not pointer
         elif kind == "field_expression":
-            if pointer != (operator_of(parent) == "->"):
+            if pointer != (expression_operator(parent) == "->"):
                 raise _ReadError
             pointer = False
         elif kind == "update_expression" and pointer:
@@ -201,9 +201,9 @@ def _cuda_use(node: Node, body: Node) -> _Use:
             if not pointer or field(parent, "condition") == node:
                 raise _ReadError
         elif kind == "assignment_expression":
-            return _assigned(parent, node, pointer=pointer)
+            return _use_in_assignment(parent, node, pointer=pointer)
         elif kind == "init_declarator" and pointer and field(parent, "value") == node:
-            return _declared(parent)
+            return _declared_name(parent)
         elif kind == "expression_statement":
             return None
         elif kind != "parenthesized_expression":
@@ -217,8 +217,12 @@ def _check_alignment(address: Node) -> None:
     outer = address.parent
     while outer is not None and outer.type == "parenthesized_expression":
         address, outer = outer, outer.parent
-    if outer is not None and outer.type == "binary_expression" and operator_of(outer) == "%":
-        bytes_ = text_of(field(outer, "right"))
+    if (
+        outer is not None
+        and outer.type == "binary_expression"
+        and expression_operator(outer) == "%"
+    ):
+        bytes_ = node_text(field(outer, "right"))
         if (
             field(outer, "left") == address
             and bytes_.isdecimal()
@@ -228,13 +232,13 @@ def _check_alignment(address: Node) -> None:
     raise _ReadError
 
 
-def _assigned(assignment: Node, node: Node, *, pointer: bool) -> _Use:
+def _use_in_assignment(assignment: Node, node: Node, *, pointer: bool) -> _Use:
     left = field(assignment, "left")
     if left == node:
-        if pointer or operator_of(assignment) == "=" or _is_statement(assignment):
+        if pointer or expression_operator(assignment) == "=" or _is_statement(assignment):
             return None
     elif pointer and left is not None and left.type == "identifier":
-        return text_of(left)
+        return node_text(left)
     raise _ReadError
 
 
@@ -245,7 +249,7 @@ def _is_statement(expression: Node) -> bool:
 
 def _cuda_passed(call: Node, node: Node, *, pointer: bool) -> _Use:
     name = _cuda_function(call)
-    place = next(place for place, value in enumerate(arguments_of(call)) if value == node)
+    place = next(place for place, value in enumerate(call_arguments(call)) if value == node)
     if not pointer or not name:
         raise _ReadError
     is_stored = name in _CUDA_STORES or (name.startswith("atomic") and _is_statement(call))
@@ -260,15 +264,15 @@ def _cuda_function(call: Node) -> str:
     function = field(call, "function")
     while function is not None and function.type in ("template_function", "qualified_identifier"):
         function = field(function, "name")
-    return text_of(function) if function is not None and function.type == "identifier" else ""
+    return node_text(function) if function is not None and function.type == "identifier" else ""
 
 
-def _declared(declaration: Node) -> str:
+def _declared_name(declaration: Node) -> str:
     """Return the name that a declaration of one variable gives."""
     declarator = field(declaration, "declarator")
     if declarator is not None and declarator.type != "structured_binding_declarator":
         for name in nodes(declarator, "identifier"):
-            return text_of(name)
+            return node_text(name)
     raise _ReadError
 
 
@@ -319,7 +323,7 @@ class _TritonFunctions:
                 if is_loaded and isinstance(node, ast.Name) and node.id in known:
                     yield self._use(node)
 
-        return _passed_on(parameter, uses)
+        return _aliases_passed_on(parameter, uses)
 
     def _use(self, node: ast.AST) -> _Use:
         """Return how Triton text uses a pointer where it names it."""

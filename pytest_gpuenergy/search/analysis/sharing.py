@@ -12,14 +12,14 @@ from pytest_gpuenergy.search.source.polynomials import Atom
 from pytest_gpuenergy.search.source.tree import (
     NAMES,
     ancestors,
-    arguments_of,
     bare,
+    call_arguments,
     called,
     field,
     inside,
-    name_of,
+    node_text,
     nodes,
-    text_of,
+    unscoped_name,
     walk,
 )
 
@@ -62,9 +62,9 @@ def called_functions(text: CudaText, node: Node) -> list[Node]:
     waiting = [node]
     while waiting:
         part = waiting.pop()
-        named = {text_of(leaf).split("<")[0] for leaf in nodes(part, "field_identifier", *NAMES)}
+        named = {node_text(leaf).split("<")[0] for leaf in nodes(part, "field_identifier", *NAMES)}
         for function in text.functions:
-            name = name_of(function)
+            name = unscoped_name(function)
             is_called = name in named or name.startswith(_IMPLICITLY_CALLED)
             if is_called and function.id not in found:
                 found[function.id] = function
@@ -74,10 +74,10 @@ def called_functions(text: CudaText, node: Node) -> list[Node]:
 
 def may_depend_on_thread_index(text: CudaText, node: Node) -> bool:
     """Return whether a function that ``node`` calls may depend on the index of its thread."""
-    if any(text_of(leaf) in _RANK_METHODS for leaf in nodes(node, "field_identifier")):
+    if any(node_text(leaf) in _RANK_METHODS for leaf in nodes(node, "field_identifier")):
         return True
     return any(
-        leaf.type == "gnu_asm_expression" or text_of(leaf) in _INDEX_VARIABLES | _RANK_METHODS
+        leaf.type == "gnu_asm_expression" or node_text(leaf) in _INDEX_VARIABLES | _RANK_METHODS
         for function in called_functions(text, node)
         for leaf in walk(function)
         if leaf.type in ("gnu_asm_expression", "identifier", "field_identifier")
@@ -123,7 +123,7 @@ class LoopCarriedVariables:
             self._occur_in(argument)
             for call in nodes(self._loop.body, "call_expression")
             if call.parent is not None and call.parent.type == "expression_statement"
-            for argument in arguments_of(call)
+            for argument in call_arguments(call)
         )
 
     def _affect_statement(self, node: Node) -> bool:
@@ -154,7 +154,7 @@ def synchronizes_or_exchanges(kernel: CudaKernel, node: Node) -> bool:
                 "qualified_identifier",
                 "field_expression",
             ):
-                name = text_of(field(function, "name") or field(function, "field"))
+                name = node_text(field(function, "name") or field(function, "field"))
                 if function_name(name).startswith(_COLLECTIVES):
                     return True
     return False
@@ -205,7 +205,7 @@ class Sharing:
         if value is not None and all(self._is_uniform_atom(atom) for atom in value.atoms):
             return True
         match node.type:
-            case "field_expression" if text_of(field(node, "argument")) in _INDEX_VARIABLES:
+            case "field_expression" if node_text(field(node, "argument")) in _INDEX_VARIABLES:
                 return False
             case "call_expression" if synchronizes_or_exchanges(self._kernel, node):
                 return True  # taken for a reduction, whose result all threads get

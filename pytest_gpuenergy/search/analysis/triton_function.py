@@ -93,7 +93,7 @@ class TritonFunction(SpecKernel):
             case ast.Constant(value=int(number)):
                 return Polynomial.constant(int(number))
             case ast.Name(id=name):
-                return self._named(name, depth)
+                return self._name_polynomial(name, depth)
             case ast.BinOp(left=left, op=op, right=right):
                 first, second = self.polynomial(left, depth - 1), self.polynomial(right, depth - 1)
                 function = _OPERATORS.get(type(op))
@@ -116,7 +116,7 @@ class TritonFunction(SpecKernel):
                 return self._call(node, depth)
         return None
 
-    def _named(self, name: str, depth: int) -> Polynomial | None:
+    def _name_polynomial(self, name: str, depth: int) -> Polynomial | None:
         if name in self.text.assignments:
             value = self.text.definition(name)
             found = None if value is None else self.polynomial(value, depth - 1)

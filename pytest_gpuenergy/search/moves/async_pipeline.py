@@ -23,24 +23,24 @@ from pytest_gpuenergy.search.source.edits import (
     Edit,
     braced,
     edited,
+    edited_node_text,
     inclusion,
     indented,
-    text_with,
     times,
 )
 from pytest_gpuenergy.search.source.tree import (
     bare,
     called,
+    expression_operator,
     field,
     indentation,
     inside,
     is_call,
     loop_start,
+    node_text,
     nodes,
     only,
-    operator_of,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _tile_loop(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Ti
         if array.key in accesses.unclear:
             return None
         for access in accesses.of(array):  # only in the loop, and always by its name
-            named = all(text_of(name) == array.name for name in access.address.identifiers)
+            named = all(node_text(name) == array.name for name in access.address.identifiers)
             is_plain = access.use == "load" or not access.function
             if not (inside(access.node, loop.body) and named and is_plain):
                 return None
@@ -189,7 +189,9 @@ class EnableAsyncPipeline(SourceMove):
             for stages in _STAGES if not any(size % _ALIGNMENT for size in sizes) else ():
                 if used + (stages - 1) * sum(sizes) <= SHARED_BYTES:
                     what = f"loop {number} over {loop.variable.name} in {stages} stages"
-                    yield TextChange.of(kernel, what, _pipelined(kernel, accesses, tiles, stages))
+                    yield TextChange.of(
+                        kernel, what, _pipeline_edits(kernel, accesses, tiles, stages)
+                    )
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         text = kernel.text
@@ -213,16 +215,18 @@ class EnableAsyncPipeline(SourceMove):
                 yield TextChange.of(kernel, what, [function, option])
 
 
-def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages: int) -> list[Edit]:
+def _pipeline_edits(
+    kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages: int
+) -> list[Edit]:
     loop, source = tiles.loop, kernel.text.source
     stage, ahead = kernel.fresh("stage"), kernel.fresh("ahead")
-    name, kind, bound = loop.variable.name, loop.variable.type, text_of(loop.bound)
+    name, kind, bound = loop.variable.name, loop.variable.type, node_text(loop.bound)
     later = kernel.fresh(f"{name}_later")
-    start, by = text_of(loop.start), indentation(loop.node, source)
+    start, by = node_text(loop.start), indentation(loop.node, source)
     distance = times(loop.step, stages - 1) if loop.step is not None else str(stages - 1)
     step = ""
     if loop.step is not None:
-        factor = text_of(loop.step)
+        factor = node_text(loop.step)
         step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
@@ -237,7 +241,7 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
         "__pipeline_commit();",
         f"__pipeline_wait_prior({stages - 1});",
         "__syncthreads();",
-        *_lines(kernel, tiles.compute, _staged(accesses, tiles, tiles.compute, stage)),
+        *_lines(kernel, tiles.compute, _stage_subscripts(accesses, tiles, tiles.compute, stage)),
         "__syncthreads();",
         f"{stage} = ({stage} + 1) % {stages};",
     ]
@@ -254,7 +258,9 @@ def _pipelined(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stages:
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
-def _staged(accesses: Accesses, tiles: _TileLoop, some: Iterable[Node], stage: str) -> list[Edit]:
+def _stage_subscripts(
+    accesses: Accesses, tiles: _TileLoop, some: Iterable[Node], stage: str
+) -> list[Edit]:
     """Return the edits that subscript each array with its copy."""
     return [
         Edit.after(name, f"[{stage}]")
@@ -270,19 +276,19 @@ def _fill(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stage: str) 
     edits = []
     for copy in tiles.copies:
         node, source = copy.to.node, copy.source
-        staged = _staged(accesses, tiles, [node], stage)
-        place = text_with(kernel.text.source, node, staged)
+        staged = _stage_subscripts(accesses, tiles, [node], stage)
+        place = edited_node_text(kernel.text.source, node, staged)
         target = place[1:].strip() if node.type == "pointer_expression" else f"&{place}"
         if source.function:
-            address = text_of(source.place)
-        elif source.node.type == "pointer_expression" and operator_of(source.node) == "*":
-            address = text_of(field(source.node, "argument"))
+            address = node_text(source.place)
+        elif source.node.type == "pointer_expression" and expression_operator(source.node) == "*":
+            address = node_text(field(source.node, "argument"))
         else:
-            address = f"&{text_of(source.node)}"
+            address = f"&{node_text(source.node)}"
         line = f"__pipeline_memcpy_async({target}, {address}, {copy.size});"
         if copy.condition is not None:
-            condition = text_of(bare(copy.condition))
-            line = f"if ({condition}) {line} else {place} = {text_of(copy.other)};"
+            condition = node_text(bare(copy.condition))
+            line = f"if ({condition}) {line} else {place} = {node_text(copy.other)};"
         edits.append(Edit.of(copy.statement, line))
     return _lines(kernel, tiles.fill, edits)
 

@@ -14,14 +14,14 @@ from pytest_gpuenergy.search.source.edits import Edit, braced, indented
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
+    call_arguments,
+    expression_operator,
     field,
     indentation,
+    node_text,
     nodes,
     only,
-    operator_of,
     statements,
-    text_of,
 )
 
 _SIZES = {"float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
@@ -59,7 +59,7 @@ class AvoidAtomicsReduce(SourceMove):
                 for atom in place.atoms
             ):
                 if not any(_is_by_one_thread(kernel, access) for access in own):
-                    yield from _reduced(kernel, own, place)
+                    yield from _register_sums(kernel, own, place)
             else:
                 yield from _private(kernel, own)
 
@@ -69,7 +69,7 @@ def _adds(access: Access) -> bool:
     outer = access.node.parent
     return (
         access.function == "atomicAdd"
-        and len(arguments_of(access.node)) == 2
+        and len(call_arguments(access.node)) == 2
         and not access.address.width
         and outer is not None
         and outer.type == "expression_statement"
@@ -82,7 +82,7 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
         condition = field(node, "condition") if node.type == "if_statement" else None
         compared = nodes(condition, "binary_expression", "unary_expression") if condition else ()
         for part in compared:
-            if operator_of(part) not in ("==", "!", "<", "<="):
+            if expression_operator(part) not in ("==", "!", "<", "<="):
                 continue
             parts = [field(part, name) for name in ("left", "right", "argument")]
             for number in [kernel.polynomial(side) for side in parts if side is not None]:
@@ -92,7 +92,7 @@ def _is_by_one_thread(kernel: CudaKernel, access: Access) -> bool:
     return False
 
 
-def _reduced(
+def _register_sums(
     kernel: CudaKernel, own: tuple[Access, ...], place: Polynomial
 ) -> Iterator[TextChange]:
     """Yield the kernel with a sum in registers, which warps put together at the end."""
@@ -101,7 +101,7 @@ def _reduced(
     sums, warp = kernel.fresh(f"{partial}s"), kernel.fresh("warp")
     thread = _thread(kernel)
     edits = [
-        Edit.of(access.node, f"{partial} += {text_of(arguments_of(access.node)[1])}")
+        Edit.of(access.node, f"{partial} += {node_text(call_arguments(access.node)[1])}")
         for access in own
     ]
     # The place names sizes of the block, which may change.
@@ -162,7 +162,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange
     count = prod(shape)
     if used + count * _SIZES[root.type] > SHARED_BYTES:
         return
-    names = [n for access in own for n in access.address.identifiers if text_of(n) == root.name]
+    names = [n for access in own for n in access.address.identifiers if node_text(n) == root.name]
     if len(names) != len(own) or any(_is_spread(kernel, access) for access in own):
         return
     copy, bin_ = kernel.fresh(f"{root.name}_of_block"), kernel.fresh("bin")

@@ -23,12 +23,12 @@ from pytest_gpuenergy.search.source.tree import (
     conjuncts,
     field,
     inside,
-    name_of,
+    node_text,
     nodes,
     only,
     parse,
     sides,
-    text_of,
+    unscoped_name,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import (
     KernelSpec,
@@ -36,7 +36,7 @@ from pytest_gpuenergy.search.spec.kernel_spec import (
     LaunchPlan,
     State,
 )
-from pytest_gpuenergy.search.spec.sizes import names_in
+from pytest_gpuenergy.search.spec.sizes import used_names
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -105,7 +105,7 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
     # The names that tensors and scalars depend on.
     sizes = [size for tensor in spec.tensors for size in (*tensor.shape, *(tensor.strides or ()))]
     values = [scalar.value for scalar in spec.scalars if isinstance(scalar.value, str)]
-    fixed = frozenset().union(*map(names_in, (*sizes, *values)))
+    fixed = frozenset().union(*map(used_names, (*sizes, *values)))
     if state.language == "triton":
         plans = _triton_plans(state, spec, fixed)
     else:
@@ -121,15 +121,15 @@ def launches(state: State, spec: KernelSpec) -> Iterator[tuple[str, LaunchPlan]]
             yield what, launch
 
 
-def _used(launch: LaunchPlan) -> frozenset[str]:
+def _names_in_launch(launch: LaunchPlan) -> frozenset[str]:
     """Return the names in expressions of a launch."""
-    return frozenset().union(*map(names_in, (*launch.grid, launch.shared_bytes)))
+    return frozenset().union(*map(used_names, (*launch.grid, launch.shared_bytes)))
 
 
 def _free_plans(kernel: CudaKernel) -> Iterator[tuple[str, LaunchPlan]]:
     """Yield plans for a kernel that fits any number of threads, which its launch does not name."""
     launch, name = kernel.launch, _AXES[0]
-    if name in _used(launch):
+    if name in _names_in_launch(launch):
         return
     fits_any_grid = _only_shares(kernel, "grid")
     fits_any_block = fits_any_grid or _only_shares(kernel, "block")
@@ -147,7 +147,7 @@ def _plans(
     state: State, tied: Mapping[str, int], fixed: frozenset[str]
 ) -> Iterator[tuple[str, LaunchPlan]]:
     launch = state.launch
-    used = _used(launch)
+    used = _names_in_launch(launch)
     words = {w for t in cuda_tokens(state.source) for w in re.findall(r"\w+", t.text)}
     for axis, name in enumerate(_AXES[: len(launch.block)]):
         if name in used:
@@ -180,7 +180,7 @@ def _triton_plans(
     for warps in _others(launch.num_warps):
         if warps <= _MAX_WARPS:
             yield f"num_warps={warps}", replace(launch, num_warps=warps)
-    used = (_used(launch) | kernel.text.names_in_ranges) - fixed
+    used = (_names_in_launch(launch) | kernel.text.names_in_ranges) - fixed
     for name, value in launch.constants.items():
         if type(value) is int and value > 0 and name in used:
             for other in _others(value):
@@ -211,7 +211,7 @@ def _only_shares(kernel: CudaKernel, group: str) -> bool:
         return False
     if any(variable.shared for variable in text.variables) or any(_threads(names, *text.functions)):
         return False
-    if any(text_of(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
+    if any(node_text(node) in _WARP_NAMES for node in nodes(text.body, "identifier")):
         return False
     accesses = Accesses(kernel)
     if any(parameter.key in accesses.unclear for parameter in text.parameters):
@@ -248,14 +248,14 @@ def _is_shared(kernel: CudaKernel, loop: CountedLoop, group: str) -> bool:
 
 
 def _names_block(node: Node) -> bool:
-    return any(text_of(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
+    return any(node_text(inner) == "blockDim.x" for inner in nodes(node, "field_expression"))
 
 
 def _threads(names: tuple[str, ...], *parts: Node) -> Iterator[Node]:
     """Yield mentions of threads, of the size of the block and, for a grid, of blocks."""
     for part in parts:
         for node in nodes(part, "field_expression"):
-            if text_of(field(node, "argument")) in names:
+            if node_text(field(node, "argument")) in names:
                 yield node
 
 
@@ -371,7 +371,7 @@ def _goes_on_by_block(kernel: CudaKernel, loop: CountedLoop) -> bool:
         return False
     mentions = nodes(loop.start, "field_expression", "identifier")
     known = kernel.polynomial(loop.start)
-    named = any(text_of(node) == "threadIdx.x" for node in mentions)
+    named = any(node_text(node) == "threadIdx.x" for node in mentions)
     return named or (known is not None and known.depends_on("threadIdx"))
 
 
@@ -419,7 +419,7 @@ def _launch_bounds(source: str, entry: str) -> str:
         UnavailableError: tree-sitter is not installed.
     """
     for function in nodes(parse(source.encode("utf-8", "replace")), "function_definition"):
-        for bounds in function.children if name_of(function) == function_name(entry) else ():
+        for bounds in function.children if unscoped_name(function) == function_name(entry) else ():
             if bounds.type == "launch_bounds" and bounds.named_children:
-                return text_of(bounds.named_children[0])
+                return node_text(bounds.named_children[0])
     return ""

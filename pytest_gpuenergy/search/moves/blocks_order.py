@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.edits import Edit, indented
-from pytest_gpuenergy.search.source.tree import indentation, nodes, statements, text_of
+from pytest_gpuenergy.search.source.tree import indentation, node_text, nodes, statements
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -33,16 +33,16 @@ class GroupedGemmColmajor(SourceMove):
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         members = list(nodes(kernel.text.function, "field_expression"))
-        used = {axis: [n for n in members if text_of(n) == axis] for axis in _AXES}
-        named = [n for n in nodes(kernel.text.root, "identifier") if text_of(n) == "blockIdx"]
+        used = {axis: [n for n in members if node_text(n) == axis] for axis in _AXES}
+        named = [n for n in nodes(kernel.text.root, "identifier") if node_text(n) == "blockIdx"]
         if not all(used.values()) or len(named) != sum(map(len, used.values())):
             return  # other uses, also in other functions
-        if any(text_of(n).startswith("gridDim.") for n in members) or not _shares_tiles(kernel):
+        if any(node_text(n).startswith("gridDim.") for n in members) or not _shares_tiles(kernel):
             return
         across, down, _ = kernel.facts.grid
         for rows in _GROUPS:
             if any(high > rows and wide > 1 for wide, high in zip(across, down, strict=True)):
-                edits = _regrouped(kernel, used, rows)
+                edits = _regroup_edits(kernel, used, rows)
                 yield TextChange.of(kernel, f"groups of {rows} rows of blocks", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
@@ -62,7 +62,7 @@ def _shares_tiles(kernel: CudaKernel) -> bool:
     return (True, False) in axes and (False, True) in axes
 
 
-def _regrouped(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> list[Edit]:
+def _regroup_edits(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -> list[Edit]:
     """Return the edits by which blocks are numbered by groups of rows."""
     names = [kernel.fresh(name) for name in ("block_x", "block_y")]
     order, group, first, height, place = (

@@ -11,7 +11,7 @@ from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES
 from pytest_gpuenergy.search.source.edits import Edit
-from pytest_gpuenergy.search.source.tree import ancestors, field, text_of
+from pytest_gpuenergy.search.source.tree import ancestors, field, node_text
 
 _FUNCTIONS = ("__ldcg", "__ldg", "__ldca")
 _MODIFIERS = (".cg", ".ca")
@@ -29,26 +29,26 @@ class CachePolicyCg(SourceMove):
     relieves = frozenset({"gmem"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
-        if edits := _restricted(kernel):
+        if edits := _restrict_edits(kernel):
             yield TextChange.of(kernel, "__restrict__ for all tensors", edits)
         accesses = Accesses(kernel, moved=True)
         for parameter in accesses.read_only():
             own = accesses.of(parameter)
             for function in _FUNCTIONS if all(map(_can_be_hinted, own)) else ():
-                edits = [edit for access in own for edit in _hinted(access, function)]
+                edits = [edit for access in own for edit in _hint_edits(access, function)]
                 yield TextChange.of(kernel, f"{function} for {parameter.name}", edits)
 
     def on_triton(self, kernel: TritonFunction) -> Iterator[TextChange]:
         loads = list(kernel.text.calls("load"))
         for modifier in _MODIFIERS:
             for number, load in enumerate(loads, start=1):
-                edit = _modified(kernel, load, modifier)
+                edit = _modifier_edit(kernel, load, modifier)
                 if edit is not None:
                     what = f"{modifier} for load {number} of {kernel.text.text(load.args[0])}"
                     yield TextChange.of(kernel, what, [edit])
 
 
-def _restricted(kernel: CudaKernel) -> list[Edit]:
+def _restrict_edits(kernel: CudaKernel) -> list[Edit]:
     """Return the edits which state that no tensor overlaps another one."""
     pointers = [parameter for parameter in kernel.text.parameters if parameter.pointer]
     if len(pointers) < 2 or any(parameter.key not in kernel.tensors for parameter in pointers):
@@ -57,7 +57,7 @@ def _restricted(kernel: CudaKernel) -> list[Edit]:
         Edit.before(parameter.node, "__restrict__ ")
         for parameter in pointers
         for around in ancestors(parameter.node)
-        if around.type == "parameter_declaration" and "restrict" not in text_of(around)
+        if around.type == "parameter_declaration" and "restrict" not in node_text(around)
     ]
 
 
@@ -68,7 +68,7 @@ def _can_be_hinted(access: Access) -> bool:
     return kind in BYTES or kind in VECTOR_BYTES
 
 
-def _hinted(access: Access, function: str) -> list[Edit]:
+def _hint_edits(access: Access, function: str) -> list[Edit]:
     """Return the edits by which a load is a call of a function."""
     node = access.node
     if access.function:
@@ -79,7 +79,7 @@ def _hinted(access: Access, function: str) -> list[Edit]:
     return [Edit.before(node, f"{function}(&"), end]
 
 
-def _modified(kernel: TritonFunction, load: ast.Call, modifier: str) -> Edit | None:
+def _modifier_edit(kernel: TritonFunction, load: ast.Call, modifier: str) -> Edit | None:
     for keyword in load.keywords:
         if keyword.arg is None:
             return None

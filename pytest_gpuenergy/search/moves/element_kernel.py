@@ -13,16 +13,16 @@ from pytest_gpuenergy.search.source.edits import Edit, edited
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
+    expression_operator,
     field,
     indentation,
     inside,
     is_call,
+    node_text,
     nodes,
     only,
-    operator_of,
     sides,
     statements,
-    text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
@@ -62,7 +62,7 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
         guarded = textwrap.indent(
             source[statement.end_byte : end].decode().strip("\n").rstrip(), "  "
         )
-        head = f"if ({_negated(kernel, bare(condition))}) {{"
+        head = f"if ({_negate(kernel, bare(condition))}) {{"
         text = f"{head}\n{guarded}\n{indentation(statement, source)}}}\n"
         state = State(
             "cuda", edited(source, [Edit(statement.start_byte, end, text)]), kernel.launch
@@ -71,18 +71,18 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
     return kernel
 
 
-def _negated(kernel: CudaKernel, condition: Node) -> str:
+def _negate(kernel: CudaKernel, condition: Node) -> str:
     """Return the opposite of a condition; a comparison is turned round only for integers (NaN)."""
-    sign = operator_of(condition)
+    sign = expression_operator(condition)
     denied = field(condition, "argument") if sign == "!" else None
     if denied is not None and bare(denied).type == "binary_expression":
-        return text_of(denied)  # with its parentheses
+        return node_text(denied)  # with its parentheses
     if (parts := sides(condition, "||")) is not None:
-        return " && ".join(_negated(kernel, bare(part)) for part in parts)
+        return " && ".join(_negate(kernel, bare(part)) for part in parts)
     parts = sides(condition, *_OPPOSITES)
     if parts is not None and all(_is_whole(kernel, part) for part in parts):
-        return f"{text_of(parts[0])} {_OPPOSITES[sign]} {text_of(parts[1])}"
-    return f"!({text_of(condition)})"
+        return f"{node_text(parts[0])} {_OPPOSITES[sign]} {node_text(parts[1])}"
+    return f"!({node_text(condition)})"
 
 
 def _is_whole(kernel: CudaKernel, side: Node) -> bool:
@@ -163,7 +163,7 @@ class ElementKernel:
         if may_depend_on_thread_index(text, text.body) or not text.is_fixed(self.bound, self.body):
             return False
         return not any(
-            text_of(member) in _ALONG_X and not inside(member, self.index)
+            node_text(member) in _ALONG_X and not inside(member, self.index)
             for member in nodes(text.body, "field_expression")
         )
 

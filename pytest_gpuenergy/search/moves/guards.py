@@ -27,11 +27,11 @@ from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
+    expression_operator,
     field,
+    node_text,
     nodes,
-    operator_of,
     sides,
-    text_of,
 )
 from pytest_gpuenergy.search.spec.kernel_spec import State
 
@@ -57,7 +57,7 @@ class PadTailAndMask(SourceMove):
     relieves = frozenset({"smem", "compute"})
 
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
-        yield from _padded(kernel)
+        yield from _pad_rows(kernel)
         if edits := _guard_edits(kernel):
             yield TextChange.of(kernel, "guards that always hold", edits)
 
@@ -66,7 +66,7 @@ class PadTailAndMask(SourceMove):
             yield TextChange.of(kernel, "masks that always hold", edits)
 
 
-def _padded(kernel: CudaKernel) -> Iterator[TextChange]:
+def _pad_rows(kernel: CudaKernel) -> Iterator[TextChange]:
     used, accesses = shared_bytes(kernel), Accesses(kernel)
     for array in kernel.text.variables:
         if not array.shared or len(array.dims) < 2 or array.key in accesses.unclear:
@@ -112,11 +112,11 @@ def _guard_edits(kernel: CudaKernel) -> list[Edit]:
     return outermost(
         edit
         for node in nodes(kernel.text.body, "if_statement", "conditional_expression")
-        for edit in _unguarded(kernels, node)
+        for edit in _drop_guard(kernels, node)
     )
 
 
-def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
+def _drop_guard(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     condition, kept = field(node, "condition"), field(node, "consequence")
     other = field(node, "alternative")
     if condition is None or kept is None:
@@ -134,14 +134,14 @@ def _unguarded(kernels: list[CudaKernel], node: Node) -> list[Edit]:
     if len(left) == len(parts):
         return []
     if left:
-        return [Edit.of(inner, " && ".join(map(text_of, left)))]
+        return [Edit.of(inner, " && ".join(map(node_text, left)))]
     ends = (node.start_byte, kept.start_byte), (kept.end_byte, node.end_byte)
     return [Edit(begin, end, "") for begin, end in ends if begin < end]
 
 
 def _comparison_holds(kernels: list[CudaKernel], part: Node, *, opposite: bool = False) -> bool:
     """Return whether a comparison, or its opposite, holds in all threads for all sets of sizes."""
-    sign = operator_of(part)
+    sign = expression_operator(part)
     parts = sides(part, *_OPPOSITES)
     if part.type != "binary_expression" or parts is None:
         return False

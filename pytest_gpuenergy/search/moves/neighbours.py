@@ -25,9 +25,9 @@ from pytest_gpuenergy.search.source.tree import (
     field,
     indentation,
     is_always,
+    node_text,
     nodes,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class _Finder:
         if not self._is_known_at(place, first, between):
             return None
         name = self._kernel.fresh(f"{accesses[0].root.name}_pair", besides=self._taken)
-        row = VectorRow(accesses, name, text_of(place), self._width, base)
+        row = VectorRow(accesses, name, node_text(place), self._width, base)
         return _Neighbours(row, places, first, last)
 
     def _is_known_at(self, place: Node, first: Node, between: list[Node]) -> bool:

@@ -14,19 +14,19 @@ from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import Edit, braced, indented
 from pytest_gpuenergy.search.source.tree import (
-    arguments_of,
     bare,
+    call_arguments,
     called,
-    expression_in,
     indentation,
     inside,
     is_zero,
     loop_start,
+    node_text,
     nodes,
     only,
     sides,
+    statement_expression,
     statements,
-    text_of,
     walk,
 )
 from pytest_gpuenergy.search.source.triton_text import RangeLoop
@@ -50,7 +50,7 @@ class _Reduction:
         variable: the maximum or the sum.
         element: the element in a turn of the loop.
         function: the function that is called.
-        maximum: what is subtracted for a sum; None for a maximum.
+        maximum: the expression that a sum subtracts from each element; None for a maximum.
     """
 
     loop: CountedLoop
@@ -67,7 +67,7 @@ def fused_sums(kernel: CudaKernel) -> Iterator[TextChange]:
             if _belong_together(kernel, maximum, total):
                 line = maximum.loop.node.start_point[0] + 1
                 yield TextChange.of(
-                    kernel, f"online sum from line {line}", _fused(kernel, maximum, total)
+                    kernel, f"online sum from line {line}", _fuse_loops(kernel, maximum, total)
                 )
 
 
@@ -75,12 +75,12 @@ def _reductions(kernel: CudaKernel, operator: str) -> Iterator[_Reduction]:
     """Yield the loops that only form a maximum (``=``) or a sum (``+=``)."""
     for loop in kernel.text.loops:
         statement = only(statements(loop.body))
-        parts = None if statement is None else sides(expression_in(statement), operator)
+        parts = None if statement is None else sides(statement_expression(statement), operator)
         variable = None if parts is None else kernel.text.variable(parts[0])
         if parts is None or variable is None or variable.type != "float":
             continue
         call = bare(parts[1])
-        arguments, function = arguments_of(call), called(call)
+        arguments, function = call_arguments(call), called(call)
         others = [n for n in arguments if kernel.text.variable(bare(n)) != variable]
         other = only(others)
         if other is None or variable.dims or variable.pointer:
@@ -121,7 +121,7 @@ def _belong_together(kernel: CudaKernel, maximum: _Reduction, total: _Reduction)
 
 def _tokens(node: Node, loop: CountedLoop) -> list[str]:
     """Return the words of an expression; the loop's variable is called the same in all loops."""
-    words = (text_of(n) for n in walk(bare(node)) if n.child_count == 0)
+    words = (node_text(n) for n in walk(bare(node)) if n.child_count == 0)
     return ["#" if word == loop.variable.name else word for word in words]
 
 
@@ -141,7 +141,7 @@ def _stays(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> bool:
     return True
 
 
-def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
+def _fuse_loops(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[Edit]:
     source, first, second = kernel.text.source, maximum.loop.node, total.loop.node
     by = indentation(first, source)
     own = kernel.fresh(f"{total.variable.name}_online")
@@ -149,7 +149,7 @@ def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[E
     head = source[first.start_byte : maximum.loop.body.start_byte].decode().rstrip()
     function = total.function
     grown = [f"{own} *= {function}({most} - {element});", f"{most} = {element};"]
-    before = text_of(maximum.variable.value)
+    before = node_text(maximum.variable.value)
     is_least = before in ("-INFINITY", "-FLT_MAX") or before.startswith(_LOWEST_BEGINNINGS)
     largest = most if is_least else f"fmaxf({maximum.variable.name}, {most})"
     lines = [
@@ -158,14 +158,14 @@ def _fused(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> list[E
         *braced(
             head,
             [
-                f"const float {element} = {text_of(maximum.element)};",
+                f"const float {element} = {node_text(maximum.element)};",
                 *braced(f"if ({element} > {most})", grown),
                 f"{own} += {function}({element} - {most});",
             ],
         ),
         f"{maximum.variable.name} = {largest};",
     ]
-    scaled = f"{total.variable.name} = {own} * {function}({most} - {text_of(total.maximum)});"
+    scaled = f"{total.variable.name} = {own} * {function}({most} - {node_text(total.maximum)});"
     return [
         Edit.of(first, indented(lines, by)),
         Edit.of(second, scaled),
@@ -228,7 +228,7 @@ def _triton_maximum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, a
                 return None
             inner = right if isinstance(left, ast.Name) and left.id == name else left
             other = left if inner is right else right
-            block = _reduced(kernel, inner, "max")
+            block = _reduced_block(kernel, inner, "max")
             named = isinstance(other, ast.Name) and other.id == name
             return (name, block) if block is not None and named else None
     return None
@@ -238,7 +238,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
     """Return the parts of ``s += sum(exp(block - m), axis=0)``."""
     match statement:
         case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-            inner = _reduced(kernel, value, "sum")
+            inner = _reduced_block(kernel, value, "sum")
             match inner:
                 case ast.Call(
                     args=[ast.BinOp(left=block, op=ast.Sub(), right=ast.Name(id=most))]
@@ -247,7 +247,7 @@ def _triton_sum(kernel: TritonFunction, statement: ast.stmt) -> tuple[str, ast.e
     return None
 
 
-def _reduced(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
+def _reduced_block(kernel: TritonFunction, node: ast.expr, function: str) -> ast.expr | None:
     """Return the block that a reduction along its only dimension is made of."""
     if not isinstance(node, ast.Call) or kernel.text.called(node) != function or not node.args:
         return None

@@ -12,18 +12,18 @@ from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.online_sum import fused_loops, fused_sums
 from pytest_gpuenergy.search.source.edits import Edit, outermost
 from pytest_gpuenergy.search.source.tree import (
-    arguments_of,
     bare,
+    call_arguments,
     called,
+    expression_operator,
     field,
     indentation,
     inside,
     loop_start,
+    node_text,
     nodes,
     only,
-    operator_of,
     sides,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -54,18 +54,18 @@ class SoftmaxMathFusion(SourceMove):
         yield from fused_sums(kernel)
         kinds = {
             "fast functions": _fast_functions(kernel),
-            "fast powers": _renamed(kernel, {"powf": "__powf"}),
-            "fast sines with cosines": _renamed(kernel, {"sincosf": "__sincosf"}),
+            "fast powers": _rename_calls(kernel, {"powf": "__powf"}),
+            "fast sines with cosines": _rename_calls(kernel, {"sincosf": "__sincosf"}),
             "exponentials to base 2": [
-                Edit.of(call, f"exp2f(({text_of(argument)}) * {_CUDA_LOG2_E})")
+                Edit.of(call, f"exp2f(({node_text(argument)}) * {_CUDA_LOG2_E})")
                 for call in kernel.text.calls(kernel.text.body, "expf", "__expf", "exp")
-                if (argument := only(arguments_of(call))) is not None
+                if (argument := only(call_arguments(call))) is not None
                 and (called(call) != "exp" or _is_float(kernel, argument))
             ],
             "reciprocal square roots": _reciprocal_roots(kernel),
             "reciprocals before loops": _reciprocals_before_loops(kernel),
             "fast divisions": [
-                Edit.of(node, f"__fdividef({text_of(left)}, {text_of(right)})")
+                Edit.of(node, f"__fdividef({node_text(left)}, {node_text(right)})")
                 for left, right, node in _divisions(kernel)
             ],
         }
@@ -134,7 +134,7 @@ def _is_float(kernel: CudaKernel, node: Node) -> bool:
     node = bare(node)
     match node.type:
         case "number_literal":
-            return text_of(node)[-1:] in ("f", "F") and not text_of(node).startswith("0x")
+            return node_text(node)[-1:] in ("f", "F") and not node_text(node).startswith("0x")
         case "identifier":
             variable = kernel.text.variable(node)
             return variable is not None and variable.type == "float" and not variable.pointer
@@ -145,7 +145,7 @@ def _is_float(kernel: CudaKernel, node: Node) -> bool:
             variable = kernel.text.variable(base)
             return variable is not None and variable.type == "float"
         case "unary_expression" | "binary_expression" | "conditional_expression":
-            if operator_of(node) in ("<", ">", "<=", ">=", "==", "!=", "&&", "||", "!"):
+            if expression_operator(node) in ("<", ">", "<=", ">=", "==", "!=", "&&", "||", "!"):
                 return False
             names = ("argument", "left", "right", "consequence", "alternative")
             parts = [part for name in names if (part := field(node, name)) is not None]
@@ -155,7 +155,7 @@ def _is_float(kernel: CudaKernel, node: Node) -> bool:
             name = called(node)
             return name.endswith("f") or name.startswith("__exp") or name == "__half2float"
         case "cast_expression":
-            return text_of(field(node, "type")) == "float"
+            return node_text(field(node, "type")) == "float"
     return False
 
 
@@ -164,17 +164,17 @@ def _fast_functions(kernel: CudaKernel) -> list[Edit]:
     for call in nodes(kernel.text.body, "call_expression"):
         name, function = called(call), field(call, "function")
         fast = _FAST.get(name)
-        if name in _OVERLOADED and all(_is_float(kernel, value) for value in arguments_of(call)):
+        if name in _OVERLOADED and all(_is_float(kernel, value) for value in call_arguments(call)):
             fast = _OVERLOADED[name]
         if fast is not None and function is not None:
             edits.append(Edit.of(function, fast))
     return edits
 
 
-def _renamed(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
+def _rename_calls(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
     """Return edits that call other functions with the same parameters."""
     return [
-        Edit.of(function, names[text_of(function)])
+        Edit.of(function, names[node_text(function)])
         for call in kernel.text.calls(kernel.text.body, *names)
         if (function := field(call, "function")) is not None
     ]
@@ -183,13 +183,13 @@ def _renamed(kernel: CudaKernel, names: Mapping[str, str]) -> list[Edit]:
 def _reciprocal_roots(kernel: CudaKernel) -> list[Edit]:
     edits = []
     for left, right, node in _divisions(kernel):
-        argument, function = only(arguments_of(right)), called(right)
+        argument, function = only(call_arguments(right)), called(right)
         if argument is None or function not in ("sqrtf", "sqrt"):
             continue
         if function == "sqrtf" or _is_float(kernel, argument):
-            is_one = text_of(left).rstrip("fF") in ("1", "1.", "1.0")
-            factor = "" if is_one else f"{text_of(left)} * "
-            edits.append(Edit.of(node, f"{factor}rsqrtf({text_of(argument)})"))
+            is_one = node_text(left).rstrip("fF") in ("1", "1.", "1.0")
+            factor = "" if is_one else f"{node_text(left)} * "
+            edits.append(Edit.of(node, f"{factor}rsqrtf({node_text(argument)})"))
     return edits
 
 
@@ -213,11 +213,11 @@ def _reciprocals_before_loops(kernel: CudaKernel) -> list[Edit]:
             continue
         is_named = right.type == "identifier" and _is_float(kernel, right)
         if is_named and kernel.text.is_fixed(right, loop):
-            divisor, begin = text_of(right), loop_start(loop)
+            divisor, begin = node_text(right), loop_start(loop)
             name = kernel.fresh(f"{divisor}_reciprocal")
             by = indentation(loop, kernel.text.source)
             line = f"const float {name} = 1.0f / {divisor};\n{by}"
             declared.setdefault(begin, {})[divisor] = line
-            edits.append(Edit.of(node, f"{text_of(left)} * {name}"))
+            edits.append(Edit.of(node, f"{node_text(left)} * {name}"))
     heads = (Edit(begin, begin, "".join(lines.values())) for begin, lines in declared.items())
     return [*heads, *edits]

@@ -22,20 +22,20 @@ from pytest_gpuenergy.search.source.edits import Edit, braced, inclusion, indent
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
     bare,
+    call_arguments,
     called,
-    expression_in,
     indentation,
     inside,
     is_call,
     is_zero,
     loop_start,
+    node_text,
     nodes,
     only,
     sides,
+    statement_expression,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
     axis = [*call.args[1:], *(k.value for k in call.keywords if k.arg == "axis")]
     match call.args[:1], axis:
         case [ast.BinOp(left=left, op=ast.Mult(), right=right)], [ast.Constant(value=1)]:
-            names = [_expanded(left, 2), _expanded(right, 0)]
+            names = [_expanded_block(left, 2), _expanded_block(right, 0)]
             if None in names:
-                names = [_expanded(right, 2), _expanded(left, 0)]
+                names = [_expanded_block(right, 2), _expanded_block(left, 0)]
         case _:
             return None
     known = [name for name in names if name is not None]
@@ -107,27 +107,27 @@ def _dot(kernel: TritonFunction, call: ast.Call) -> Edit | None:
     tl = kernel.text.language
     operands = [
         name
-        if kernel.text.definition(name) is _loaded(kernel, name)
+        if kernel.text.definition(name) is _load_call(kernel, name)
         else f"{name}.to({tl}.{dtype})"
         for name in known
     ]
     return kernel.text.replaced(call, f"{tl}.dot({', '.join(operands)})")
 
 
-def _expanded(node: ast.expr, place: int) -> str | None:
+def _expanded_block(node: ast.expr, place: int) -> str | None:
     """Return the name of a block of two dimensions that gets a third one at ``place``."""
     match node:
         case ast.Subscript(
             value=ast.Call(func=ast.Attribute(value=ast.Name() as inner, attr="to")), slice=places
         ):
-            return _expanded(ast.Subscript(inner, places, ast.Load()), place)
+            return _expanded_block(ast.Subscript(inner, places, ast.Load()), place)
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=elements)):
             new = [isinstance(e, ast.Constant) and e.value is None for e in elements]
             return name if new == [position == place for position in range(3)] else None
     return None
 
 
-def _loaded(kernel: TritonFunction, name: str) -> ast.Call | None:
+def _load_call(kernel: TritonFunction, name: str) -> ast.Call | None:
     """Return the load that a block comes from, with or without a conversion."""
     value = kernel.text.definition(name)
     match value:
@@ -138,7 +138,7 @@ def _loaded(kernel: TritonFunction, name: str) -> ast.Call | None:
 
 def _dtype(kernel: TritonFunction, name: str) -> str | None:
     """Return the type of the tensor that a block is loaded from."""
-    load = _loaded(kernel, name)
+    load = _load_call(kernel, name)
     if load is None or not load.args:
         return None
     pointer = only(list(_pointers(kernel, load.args[0], 10)))
@@ -183,12 +183,12 @@ class _Product:
 def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Product | None:
     """Return the product that a loop adds up, an element for each thread."""
     statement = only(statements(loop.body))
-    parts = None if statement is None else sides(expression_in(statement), "+=")
+    parts = None if statement is None else sides(statement_expression(statement), "+=")
     factors = None if parts is None else sides(bare(parts[1]), "*")
     if parts is None or factors is None or loop.step is not None:
         return None
     total = kernel.text.variable(parts[0])
-    left, right = (_widened(accesses, bare(factor)) for factor in factors)
+    left, right = (_widened_element(accesses, bare(factor)) for factor in factors)
     depth, start = kernel.polynomial(loop.bound), kernel.polynomial(loop.start)
     if total is None or left is None or right is None or left.root.type != right.root.type:
         return None
@@ -211,9 +211,9 @@ def _product(kernel: CudaKernel, accesses: Accesses, loop: CountedLoop) -> _Prod
     return _Product(loop, outer, total, a, b, y, width)
 
 
-def _widened(accesses: Accesses, node: Node) -> Access | None:
+def _widened_element(accesses: Accesses, node: Node) -> Access | None:
     """Return the element that is converted to single precision."""
-    argument = only(arguments_of(node))
+    argument = only(call_arguments(node))
     if argument is None:
         return None
     own = only([access for access in accesses.within(node) if access.node == bare(argument)])
@@ -278,7 +278,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     row = f"{warp} / (blockDim.x / {_SIDE}) * {_SIDE}"
     column = f"{warp} % (blockDim.x / {_SIDE}) * {_SIDE}"
     works = f"if ({warp} < blockDim.x * blockDim.y / {_SIDE**2})"
-    rows, width = text_of(product.a.dims[0]), text_of(product.b.dims[1])
+    rows, width = node_text(product.a.dims[0]), node_text(product.b.dims[1])
     first = statements(kernel.text.body)[0]
     kind, load = product.a.type, "nvcuda::wmma::load_matrix_sync"
     start = [
@@ -287,11 +287,11 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"nvcuda::wmma::fill_fragment({tile}, 0.0f);",
     ]
     steps = braced(
-        f"for (int {step} = 0; {step} < {text_of(loop.bound)}; {step} += {_SIDE})",
+        f"for (int {step} = 0; {step} < {node_text(loop.bound)}; {step} += {_SIDE})",
         [
             f"{_fragment('matrix_a', kind, rows=True)} {a};",
             f"{_fragment('matrix_b', kind, rows=True)} {b};",
-            f"{load}({a}, &{product.a.name}[{row}][{step}], {text_of(product.a.dims[1])});",
+            f"{load}({a}, &{product.a.name}[{row}][{step}], {node_text(product.a.dims[1])});",
             f"{load}({b}, &{product.b.name}[{step}][{column}], {width});",
             f"nvcuda::wmma::mma_sync({tile}, {a}, {b}, {tile});",
         ],
@@ -306,7 +306,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
     by, after = indentation(first, source), indentation(product.outer, source)
     lines = indented(braced(works, steps), indentation(loop.node, source))
     qualifiers = [
-        next(n for n in (array.declaration or array.node).children if text_of(n) == "__shared__")
+        next(n for n in (array.declaration or array.node).children if node_text(n) == "__shared__")
         for array in (product.a, product.b)
     ]
     return [

@@ -25,16 +25,16 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     vector_type,
 )
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, inner_lines, text_with
+from pytest_gpuenergy.search.source.edits import Edit, braced, edited_node_text, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     inside,
     is_always,
     loop_start,
+    node_text,
     nodes,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _is_left(body: Node) -> bool:
 
 def _qualifiers(declaration: Node) -> set[str]:
     kinds = ("type_qualifier", "storage_class_specifier")
-    return {text_of(n) for n in declaration.children if n.type in kinds}
+    return {node_text(n) for n in declaration.children if n.type in kinds}
 
 
 def _is_changed(kernel: CudaKernel, accesses: Accesses, variable: Variable, body: Node) -> bool:
@@ -276,11 +276,11 @@ class _SideBySide:
             if statement.type == "preproc_call":
                 continue
             if statement.type == "compound_statement":  # its names are its own
-                inner += braced("", inner_lines(self._rewritten(statement, rows)))
+                inner += braced("", inner_lines(self._lane_text(statement, rows)))
             elif statement.type != "declaration":
-                inner += inner_lines(self._rewritten(statement, rows))
+                inner += inner_lines(self._lane_text(statement, rows))
             elif "constexpr" in _qualifiers(statement):
-                declared.append(text_of(statement))
+                declared.append(node_text(statement))
             else:
                 for variable in self._text.variables:
                     if inside(variable.node, statement):
@@ -299,17 +299,17 @@ class _SideBySide:
 
     def _array(self, variable: Variable, rows: list[VectorRow]) -> tuple[str, list[str]]:
         """Return the array for a variable of each element, and the lines with its first value."""
-        dims = "".join(f"[{text_of(size)}]" for size in variable.dims)
+        dims = "".join(f"[{node_text(size)}]" for size in variable.dims)
         name, value = self._own[variable.key], variable.value
         declared = f"{variable.type} {name}[{self._width}]{dims}"
         if value is None:
             return f"{declared};", []
         if variable.dims:
-            return f"{declared} = {{{', '.join([text_of(value)] * self._width)}}};", []
+            return f"{declared} = {{{', '.join([node_text(value)] * self._width)}}};", []
         kind = variable.type if value.type == "initializer_list" else ""
-        return f"{declared};", [f"{name}[{self._lane}] = {kind}{self._rewritten(value, rows)};"]
+        return f"{declared};", [f"{name}[{self._lane}] = {kind}{self._lane_text(value, rows)};"]
 
-    def _rewritten(self, node: Node, rows: list[VectorRow]) -> str:
+    def _lane_text(self, node: Node, rows: list[VectorRow]) -> str:
         """Return a part of the text for the element of the lane."""
         edits = [
             edit
@@ -323,4 +323,4 @@ class _SideBySide:
                 within = any(e.begin <= use.start_byte and use.end_byte <= e.end for e in taken)
                 if inside(use, node) and not within:
                     edits.append(Edit.of(use, f"{name}[{self._lane}]"))
-        return text_with(self._text.source, node, edits)
+        return edited_node_text(self._text.source, node, edits)

@@ -15,9 +15,9 @@ from pytest_gpuenergy.search.analysis.accesses import (
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, inner_lines, text_with
+from pytest_gpuenergy.search.source.edits import Edit, braced, edited_node_text, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Polynomial
-from pytest_gpuenergy.search.source.tree import arguments_of, inside, is_always, nodes, text_of
+from pytest_gpuenergy.search.source.tree import call_arguments, inside, is_always, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -83,15 +83,15 @@ class VectorRow:
         lines = [f"alignas({self.bytes}) {kind} {self.name}[{self.width}];"]
         if self.loaded:
             constant = "" if self.stored else "const "
-            pointer = self._as_vector(self.address, constant)
+            pointer = self._vector_pointer(self.address, constant)
             hinted = bool(function) and not self.stored
             value = f"{function}({pointer})" if hinted else f"*{pointer}"
-            lines.append(f"*{self._as_vector(self.name)} = {value};")
+            lines.append(f"*{self._vector_pointer(self.name)} = {value};")
         return lines
 
     def store(self) -> str:
         """Return the statement that writes the array to the tensor."""
-        pointer, value = self._as_vector(self.address), f"*{self._as_vector(self.name)}"
+        pointer, value = self._vector_pointer(self.address), f"*{self._vector_pointer(self.name)}"
         function = self.accesses[0].function
         return f"{function}({pointer}, {value});" if function else f"*{pointer} = {value};"
 
@@ -99,7 +99,7 @@ class VectorRow:
         """Return the condition under which the row is aligned."""
         return f"reinterpret_cast<size_t>({self.address}) % {self.bytes} == 0"
 
-    def _as_vector(self, pointer: str, constant: str = "") -> str:
+    def _vector_pointer(self, pointer: str, constant: str = "") -> str:
         vector = vector_type(self.accesses[0].root.type, self.width)
         return f"reinterpret_cast<{constant}{vector}*>({pointer})"
 
@@ -183,7 +183,7 @@ def work_by_parts(
         for use in kernel.text.uses[variable.key]
     )
     inner = [f"const {kind} {name} = {first} + {lane};"] if is_named else []
-    inner += inner_lines(text_with(kernel.text.source, body, edits))
+    inner += inner_lines(edited_node_text(kernel.text.source, body, edits))
     lines = [
         *(line for row in rows for line in row.declared()),
         "#pragma unroll",
@@ -260,7 +260,7 @@ def remainder_loop(
     name = variable.name
     limit = "" if width is None else f"{name} < {first} + {width} && "
     head = f"for ({variable.type} {name} = {first}; {limit}{name} < {bound}; ++{name})"
-    return braced(head, inner_lines(text_of(body)))
+    return braced(head, inner_lines(node_text(body)))
 
 
 def hoisted_text(
@@ -287,7 +287,7 @@ def hoisted_text(
             text = f"({text})"
         if text is not None:
             edits.append(Edit.of(inner, text))
-    return text_with(kernel.text.source, node, edits)
+    return edited_node_text(kernel.text.source, node, edits)
 
 
 def element_edits(access: Access, element: str) -> list[Edit]:
@@ -295,7 +295,7 @@ def element_edits(access: Access, element: str) -> list[Edit]:
     node = access.node
     if access.use != "store" or not access.function:
         return [Edit.of(node, element)]
-    value = arguments_of(node)[1]
+    value = call_arguments(node)[1]
     return [
         Edit(node.start_byte, value.start_byte, f"{element} = "),
         Edit(value.end_byte, node.end_byte, ""),

@@ -18,7 +18,7 @@ from pytest_gpuenergy.search.moves.vector_parts import VectorWork, work_by_parts
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
 from pytest_gpuenergy.search.source.edits import Edit, braced, indented, times
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
-from pytest_gpuenergy.search.source.tree import indentation, inside, text_of
+from pytest_gpuenergy.search.source.tree import indentation, inside, node_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -42,15 +42,15 @@ class VectorizeGlobalLoads(SourceMove):
     def on_cuda(self, kernel: CudaKernel) -> Iterator[TextChange]:
         accesses = Accesses(kernel, moved=True)
         for width in _WIDTHS:
-            yield from _in_loops(kernel, accesses, width)
+            yield from _loop_changes(kernel, accesses, width)
             yield from by_neighbours(kernel, width)
         guarded = without_early_return(kernel)
         accesses = Accesses(guarded, moved=True)
         for width in _WIDTHS:
-            yield from _in_threads(guarded, accesses, width)
+            yield from _thread_changes(guarded, accesses, width)
 
 
-def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
+def _loop_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     shared: dict[str, list[CountedLoop]] = {}
     for number, loop in enumerate(kernel.text.loops, start=1):
         start, step = kernel.polynomial(loop.start), kernel.loop_step(loop)
@@ -59,7 +59,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Te
         if step.value == 1 and kernel.is_multiple(start, width):
             if start.depends_on("threadIdx"):
                 continue  # what a thread has left
-            edit = _widened(kernel, loop, width, _by_parts(kernel, accesses, loop, width))
+            edit = _widen_loop(kernel, loop, width, _work_by_parts(kernel, accesses, loop, width))
             if edit is not None:
                 what = f"loop {number} over {loop.variable.name} by {width}"
                 yield TextChange.of(kernel, what, [edit])
@@ -68,7 +68,7 @@ def _in_loops(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[Te
         ):
             shared.setdefault(group, []).append(loop)
     for loops in shared.values():
-        yield from _in_shared_loops(kernel, accesses, loops, width)
+        yield from _shared_loop_changes(kernel, accesses, loops, width)
 
 
 def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
@@ -84,18 +84,18 @@ def _group(kernel: CudaKernel, start: Polynomial, step: Polynomial) -> str:
     return groups.get((start, step), "") if y * z == 1 else ""
 
 
-def _in_shared_loops(
+def _shared_loop_changes(
     kernel: CudaKernel, accesses: Accesses, loops: list[CountedLoop], width: int
 ) -> Iterator[TextChange]:
     """Yield the change of all loops at once, so that each element stays with one thread."""
     done: list[CountedLoop] = []
     edits: list[Edit] = []
     for loop in loops:  # the order of its turns is free
-        bound = text_of(loop.bound)
-        work = _by_parts(kernel, accesses, loop, width) or work_side_by_side(
+        bound = node_text(loop.bound)
+        work = _work_by_parts(kernel, accesses, loop, width) or work_side_by_side(
             kernel, accesses, loop.variable, loop.body, bound, width
         )
-        if (edit := _widened(kernel, loop, width, work)) is not None:
+        if (edit := _widen_loop(kernel, loop, width, work)) is not None:
             done.append(loop)
             edits.append(edit)
     if edits and not _is_torn(accesses, [loop.body for loop in done]):
@@ -121,24 +121,24 @@ def _is_torn(accesses: Accesses, bodies: list[Node]) -> bool:
     return False
 
 
-def _by_parts(
+def _work_by_parts(
     kernel: CudaKernel, accesses: Accesses, loop: CountedLoop, width: int
 ) -> VectorWork | None:
-    bound = text_of(loop.bound)
+    bound = node_text(loop.bound)
     return work_by_parts(kernel, accesses, loop.variable, loop.body, loop.node, bound, width)
 
 
-def _widened(
+def _widen_loop(
     kernel: CudaKernel, loop: CountedLoop, width: int, work: VectorWork | None
 ) -> Edit | None:
     """Return the edit of a loop to steps of ``width`` elements; None if it ends before."""
     end = kernel.polynomial(loop.bound)
     if work is None or (end is not None and end.value is not None and end.value < width):
         return None
-    first, bound = work.first, text_of(loop.bound)
+    first, bound = work.first, node_text(loop.bound)
     start, step = times(loop.start, width), times(loop.step, width)
     if kernel.loop_step(loop) == Polynomial.constant(1):
-        start, step = text_of(loop.start), str(width)
+        start, step = node_text(loop.start), str(width)
     head = f"{loop.variable.type} {first} = {start}; {first} < {bound}; {first} += {step}"
     is_whole = (
         end is not None
@@ -150,12 +150,12 @@ def _widened(
     return Edit.of(loop.node, text)
 
 
-def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
+def _thread_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[TextChange]:
     """Yield the changes of a kernel with one element for each thread."""
     element = ElementKernel.of(kernel)
     if element is None:
         return
-    variable, body, bound = element.variable, element.body, text_of(element.bound)
+    variable, body, bound = element.variable, element.body, node_text(element.bound)
     works = {
         "": work_by_parts(kernel, accesses, variable, body, body, bound, width),
         " side by side": work_side_by_side(kernel, accesses, variable, body, bound, width),
@@ -167,7 +167,7 @@ def _in_threads(kernel: CudaKernel, accesses: Accesses, width: int) -> Iterator[
             continue
         lines = work.either(f"{work.first} + {width} <= {bound}")
         if element.others:
-            parts = [f"({text_of(part)})" for part in element.others]
+            parts = [f"({node_text(part)})" for part in element.others]
             lines = braced(f"if ({' && '.join(parts)})", lines)
         text = indented(lines, indentation(element.guard, kernel.text.source))
         declared = f"{variable.type} {work.first} = {times(element.index, width)};"

@@ -12,13 +12,13 @@ from pytest_gpuenergy.search.source.cuda_text import Variable
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
     bare,
+    call_arguments,
     called,
     conjuncts,
+    expression_operator,
     field,
-    operator_of,
-    text_of,
+    node_text,
 )
 from pytest_gpuenergy.search.spec.tensors import inline_data
 
@@ -82,7 +82,7 @@ class Averages:
         for product, factor in polynomial.terms:
             part = float(factor)
             for atom in product:
-                atom_value = self._known(atom, given or {})
+                atom_value = self._known_value(atom, given or {})
                 if atom_value is None and depth:
                     atom_value = self._part(atom, given or {}, unknown, depth)
                 atom_value = unknown if atom_value is None else atom_value
@@ -92,7 +92,7 @@ class Averages:
             total += part
         return total
 
-    def _known(self, atom: Atom, given: Mapping[str, int]) -> float | None:
+    def _known_value(self, atom: Atom, given: Mapping[str, int]) -> float | None:
         """Return the value of a given atom, an index of the launch, or a constant."""
         if atom.text in given:
             return given[atom.text]
@@ -157,14 +157,14 @@ class Averages:
         """Return the number of rounds of a loop each time that threads reach it."""
         if loop.id not in self._rounds:
             self._rounds[loop.id] = _UNKNOWN  # while a loop is counted that depends on it
-            counted = self._counted(loop) if loop.type == "for_statement" else None
+            counted = self._counted_rounds(loop) if loop.type == "for_statement" else None
             if counted is None:
-                body, head = field(loop, "body"), text_of(loop)
-                self._guessed.add(head if body is None else head.replace(text_of(body), ""))
+                body, head = field(loop, "body"), node_text(loop)
+                self._guessed.add(head if body is None else head.replace(node_text(body), ""))
             self._rounds[loop.id] = counted or _UNKNOWN
         return self._rounds[loop.id]
 
-    def _counted(self, loop: Node) -> Rounds | None:
+    def _counted_rounds(self, loop: Node) -> Rounds | None:
         variable, update = self._variable(loop), field(loop, "update")
         condition = field(loop, "condition")
         if variable is None or variable.value is None or update is None or condition is None:
@@ -172,14 +172,14 @@ class Averages:
         start = self._kernel.polynomial(variable.value)
         if start is None:
             return None
-        if operator_of(update) in ("/=", ">>="):
+        if expression_operator(update) in ("/=", ">>="):
             first = self.value(start)
             halvings = math.floor(math.log2(first)) + 1.0 if first and first >= 1 else None
             return None if halvings is None else Rounds(halvings, halvings)
         step = None
         if update.type == "update_expression":
-            step = 1.0 if operator_of(update) == "++" else None
-        elif operator_of(update) == "+=" and (by := field(update, "right")) is not None:
+            step = 1.0 if expression_operator(update) == "++" else None
+        elif expression_operator(update) == "+=" and (by := field(update, "right")) is not None:
             polynomial = self._kernel.polynomial(by)
             step = None if polynomial is None else self.value(polynomial)
         if not step:
@@ -203,13 +203,13 @@ class Averages:
 
     def _distance(self, condition: Node, start: Polynomial, step: float) -> Rounds | None:
         right = field(condition, "right")
-        if operator_of(condition) not in ("<", "<=") or right is None:
+        if expression_operator(condition) not in ("<", "<=") or right is None:
             return None
         bound = self._kernel.polynomial(right)
         length = None if bound is None else self.value(bound - start)
         if bound is None or length is None:
             return None
-        closed = operator_of(condition) == "<="
+        closed = expression_operator(condition) == "<="
         among_threads, among_blocks = (
             (bound - start).depends_on(name) for name in ("threadIdx", "blockIdx")
         )
@@ -247,18 +247,20 @@ class Averages:
     def _data_sum(self, node: Node) -> float | None:
         """Return the average of a sum that contains an element of given data."""
         node = bare(node)
-        if called(node) in HINTED_LOADS and len(arguments_of(node)) == 1:
-            node = bare(arguments_of(node)[0])
-            node = bare(field(node, "argument") or node) if operator_of(node) == "&" else node
+        if called(node) in HINTED_LOADS and len(call_arguments(node)) == 1:
+            node = bare(call_arguments(node)[0])
+            node = (
+                bare(field(node, "argument") or node) if expression_operator(node) == "&" else node
+            )
         if node.type == "subscript_expression":
             return self._data_element(node)
         left, right = field(node, "left"), field(node, "right")
-        if operator_of(node) not in ("+", "-") or left is None or right is None:
+        if expression_operator(node) not in ("+", "-") or left is None or right is None:
             return None
         parts = [self._summand(left), self._summand(right)]
         if parts[0] is None or parts[1] is None:
             return None
-        return parts[0] + (parts[1] if operator_of(node) == "+" else -parts[1])
+        return parts[0] + (parts[1] if expression_operator(node) == "+" else -parts[1])
 
     def _summand(self, node: Node) -> float | None:
         polynomial = self._kernel.polynomial(node)

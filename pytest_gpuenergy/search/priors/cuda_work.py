@@ -26,11 +26,11 @@ from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
     called,
+    expression_operator,
     field,
     inside,
+    node_text,
     nodes,
-    operator_of,
-    text_of,
 )
 from pytest_gpuenergy.search.spec.sizes import evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names
@@ -94,7 +94,7 @@ class _CudaCounting:
         products = sum(
             self._averages.times(call).average
             for call in nodes(self._body, "call_expression")
-            if text_of(field(call, "function")).endswith("mma_sync")
+            if node_text(field(call, "function")).endswith("mma_sync")
         )
         names = {**kernel.spec.sizes[0], **kernel.launch.constants}
         dynamic_bytes = evaluate(
@@ -145,9 +145,9 @@ class _CudaCounting:
             special, plain = self._cost(node)
             if special or plain:
                 times, left = self._averages.times(node), 1.0
-                if (loop := _loop_counted_by(node)) is not None:
+                if (loop := _counting_loop(node)) is not None:
                     left = 0.0 if self._averages.is_constant(loop) else _UNROLLED
-                elif node.type == "binary_expression" and operator_of(node) in _SUMS:
+                elif node.type == "binary_expression" and expression_operator(node) in _SUMS:
                     left = float(self._is_floating(node))
                 functions += special * times.average * left
                 instructions += plain * times.average * left
@@ -158,19 +158,21 @@ class _CudaCounting:
         if node.type == "call_expression":
             name = called(node)
             return FUNCTIONS.get(name, (0.0, CONVERSIONS.get(name, 1.0 if name else 0.0)))
-        sign = operator_of(node)
+        sign = expression_operator(node)
         if sign in ("/", "/="):
             return DIVISION if self._is_floating(node) else (0.0, 1.0)
         if sign == "*":
             outer = next((n for n in ancestors(node) if bare(n) == n), None)
-            if outer is not None and operator_of(outer) in _SUMS:  # a part of a multiply-add
+            if (
+                outer is not None and expression_operator(outer) in _SUMS
+            ):  # a part of a multiply-add
                 return 0.0, 0.0
         counts = sign in _OPERATIONS or sign[:-1] in _OPERATIONS or node.type == "update_expression"
         return 0.0, float(counts)
 
     def _is_floating(self, node: Node) -> bool:
         variables = map(self._kernel.text.variable, nodes(node, "identifier"))
-        literals = map(text_of, nodes(node, "number_literal"))
+        literals = map(node_text, nodes(node, "number_literal"))
         return any(
             variable is not None and variable.type in _FLOATING for variable in variables
         ) or any("." in text for text in literals)
@@ -277,7 +279,7 @@ class _CudaCounting:
         return 0 if dims is None else math.prod(dims) * BYTES.get(array.type, 4)
 
 
-def _loop_counted_by(node: Node) -> Node | None:
+def _counting_loop(node: Node) -> Node | None:
     """Return the loop to whose condition or step a node belongs; None if there is none."""
     at, outer = node, node.parent
     while outer is not None and outer.type in ("binary_expression", "parenthesized_expression"):
@@ -389,7 +391,7 @@ class _Waiting:
         pieces: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
         around: dict[tuple[int, int], tuple[Node | None, Node | None]] = {}
         for load in loads:
-            loop, branch = self._around(load)
+            loop, branch = self._enclosing_loop_and_branch(load)
             key = loop.id if loop else 0, branch.id if branch else 0
             pieces[key].append(load)
             around[key] = loop, branch
@@ -408,7 +410,7 @@ class _Waiting:
             total += max(min(1.0, passes), passes / ahead) * max(1.0, each / LOADS_IN_FLIGHT)
         return total
 
-    def _around(self, load: Node) -> tuple[Node | None, Node | None]:
+    def _enclosing_loop_and_branch(self, load: Node) -> tuple[Node | None, Node | None]:
         """Return the innermost loop that is not unrolled, and the branch in it, around a load."""
         branch = None
         for outer in ancestors(load):

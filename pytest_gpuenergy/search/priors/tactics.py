@@ -149,13 +149,13 @@ def initial_tactics(
     kept = folder / TACTICS
     if is_there(kept):
         try:
-            return _read(kept).parts[0].tactics
+            return _read_graph(kept).parts[0].tactics
         except (FormError, IndexError) as error:
             raise InputError(
                 f"What the search began with, {kept}, cannot be used ({error}): name another "
                 "--outdir."
             ) from None
-    with _held(outdir):
+    with _lock(outdir):
         parts = [other for other in _usable(outdir, tell).parts if other.teaches(part)]
     others = [other for other in parts if other.kernel != part.kernel]
     tactics = pool_tactics(tactic for other in others for tactic in other.tactics)
@@ -174,7 +174,7 @@ def write_tactics(
         OutputError: the file cannot be written.
     """
     path = outdir / GLOBAL_TACTICS
-    with _held(outdir), writing(path):
+    with _lock(outdir), writing(path):
         others = [
             other
             for other in _usable(outdir, tell).parts
@@ -185,7 +185,7 @@ def write_tactics(
 
 
 @contextmanager
-def _held(outdir: Path) -> Iterator[None]:
+def _lock(outdir: Path) -> Iterator[None]:
     """Lock the file against other processes."""
     path = outdir / f".{GLOBAL_TACTICS}.lock"
     with writing(path), open(path, "a", opener=open_file) as file:
@@ -199,7 +199,7 @@ def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
     if not is_there(path):
         return TacticGraph()
     try:
-        return _read(path)
+        return _read_graph(path)
     except FormError as error:
         damaged = path.with_suffix(".damaged.json")
         with writing(damaged):
@@ -208,7 +208,7 @@ def _usable(outdir: Path, tell: Callable[[str], None]) -> TacticGraph:
         return TacticGraph()
 
 
-def _read(path: Path) -> TacticGraph:
+def _read_graph(path: Path) -> TacticGraph:
     content = read_bytes(path, "list of tactics", _MAX_BYTES)
     graph = decode_versioned(content, TacticGraph, TACTICS_VERSION)
     for tactic in (tactic for part in graph.parts for tactic in part.tactics):

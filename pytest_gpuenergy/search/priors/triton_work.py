@@ -50,7 +50,7 @@ class _TritonCounting:
 
     def work(self) -> KernelWork:
         kernel, text = self._kernel, self._text
-        loads, stores = self._moved("load"), self._moved("store")
+        loads, stores = self._moved_bytes("load"), self._moved_bytes("store")
         accesses = (loads + stores) / _VECTOR_BYTES / WARP
         functions, instructions = self._operations()
         instructions += COEFFICIENTS.instructions_per_global * accesses
@@ -122,11 +122,11 @@ class _TritonCounting:
         """Return the number of elements of the block that an access moves."""
         return math.prod(self._shapes.of(call.args[0])) if call.args else 1
 
-    def _moved(self, function: str) -> float:
+    def _moved_bytes(self, function: str) -> float:
         """Return the bytes of the accesses; 4 for an element whose tensor is unclear."""
         total = 0.0
         for call in self._text.calls(function):
-            names = self._names_in(call.args[0]) if call.args else set()
+            names = self._named_inputs(call.args[0]) if call.args else set()
             sizes = [
                 stored_as(tensor.dtype).itemsize
                 for name, tensor in self._kernel.tensors.items()
@@ -136,12 +136,12 @@ class _TritonCounting:
             total += self._elements(call) * size * self._times(call)
         return total
 
-    def _names_in(self, node: ast.expr, depth: int = 4) -> set[str]:
+    def _named_inputs(self, node: ast.expr, depth: int = 4) -> set[str]:
         names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
         if depth:
             values = [self._text.definition(name) for name in names]
             for value in values:
-                names |= set() if value is None else self._names_in(value, depth - 1)
+                names |= set() if value is None else self._named_inputs(value, depth - 1)
         return names
 
     def _operations(self) -> tuple[float, float]:
@@ -192,7 +192,7 @@ class _Shapes:
         """Return the shape of an expression."""
         match node:
             case ast.Name(id=name):
-                return self._named(name)
+                return self._variable_shape(name)
             case ast.BinOp(left=left, right=right):
                 return self._together([left, right])
             case ast.Compare(left=left, comparators=others):
@@ -212,7 +212,7 @@ class _Shapes:
                 return self._call(node)
         return ()
 
-    def _named(self, name: str) -> Shape:
+    def _variable_shape(self, name: str) -> Shape:
         if name not in self._by_name:
             self._by_name[name] = ()  # in case its own value mentions it
             shapes = [

@@ -93,12 +93,12 @@ class Confirmation:
             if unproven := next(filter(None, map(bench.why_unproven, states)), ""):
                 gain = without_figures(message=unproven, unclaimed=True)
             else:
-                gain = self._measured(node.id, candidates)
+                gain = self._measure_gain(node.id, candidates)
             yield gain
             if gain is None or gain.accepted or gain.unclaimed:
                 return
 
-    def _measured(self, state_id: str, candidates: int) -> VariantGain | None:
+    def _measure_gain(self, state_id: str, candidates: int) -> VariantGain | None:
         earlier = self.folder.earlier_gain(state_id)
         if earlier is not None and earlier.candidates >= candidates:
             return earlier

@@ -184,7 +184,7 @@ def _kernel_summary(spec: KernelSpec, state: SearchState) -> KernelSummary:
         best=gain.id if gain is not None else None,
         moves=tuple(
             f"{node.move} {node.what}".strip()
-            for node in path_to(state.nodes, None if gain is None else gain.id)
+            for node in path_from_baseline(state.nodes, None if gain is None else gain.id)
         ),
         unclaimed=next((gain.message for gain in state.gains if gain.unclaimed), ""),
         ratios=ratios,
@@ -198,7 +198,7 @@ def _kernel_summary(spec: KernelSpec, state: SearchState) -> KernelSummary:
     )
 
 
-def path_to(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNode]:
+def path_from_baseline(nodes: Sequence[SearchNode], state_id: str | None) -> list[SearchNode]:
     """Return the states on the way to a state, without the baseline; empty if it is unknown."""
     by_id = {node.id: node for node in nodes}
     path: list[SearchNode] = []

@@ -221,7 +221,7 @@ class KernelFolder:
 
     def earlier_result(self, state_id: str) -> Result | None:
         """Return the result of a state that was evaluated before; None if there is none."""
-        result = _read(self.place(state_id) / _RESULT, "result", Result)
+        result = _read_record(self.place(state_id) / _RESULT, "result", Result)
         if result is not None and result.schema_version != RESULT_VERSION:
             raise InputError(
                 f"{self.place(state_id)} has a result of schema_version {result.schema_version}, "
@@ -232,7 +232,7 @@ class KernelFolder:
     def earlier_baselines(self) -> dict[str, Result]:
         """Return the results of the baseline on all GPUs except the first one, by UUID."""
         paths = sorted((self.place(BASELINE) / _GPUS).glob("*.json"))
-        results = [_read(path, "result", Result) for path in paths]
+        results = [_read_record(path, "result", Result) for path in paths]
         return {result.gpu: result for result in results if result is not None}
 
     def keep_baseline(self, result: Result) -> None:
@@ -241,7 +241,7 @@ class KernelFolder:
 
     def earlier_gain(self, state_id: str) -> VariantGain | None:
         """Return the comparison of a state with the baseline, if it was made before."""
-        return _read(self.place(state_id) / _COMPARISON, "comparison", VariantGain)
+        return _read_record(self.place(state_id) / _COMPARISON, "comparison", VariantGain)
 
     def keep_gain(self, gain: VariantGain) -> None:
         """Write the comparison of a state with the baseline."""
@@ -344,7 +344,7 @@ class KernelFolder:
             self._stack.close()
 
 
-def _read(path: Path, what: str, kind: type[_T]) -> _T | None:
+def _read_record(path: Path, what: str, kind: type[_T]) -> _T | None:
     """Return the record in a file; None if there is no file."""
     if not is_there(path):
         return None

@@ -156,7 +156,7 @@ class KernelSearch:
             finally:
                 self._compiler.shutdown(wait=False, cancel_futures=True)
         if self.stop.is_set():
-            raise self._interrupted()
+            raise self._announce_interrupt()
         self._confirm()
         return self.state
 
@@ -318,7 +318,7 @@ class KernelSearch:
         with self._timed("confirm"):
             for gain in confirmation.gains(self.state.nodes):
                 if gain is None:
-                    raise self._interrupted()
+                    raise self._announce_interrupt()
                 gains.append(replace(gain, turns=()))
                 self.folder.event("compared", **_fields(gains[-1]))
         best = next((gain.id for gain in gains if gain.accepted), baseline)
@@ -337,7 +337,7 @@ class KernelSearch:
         lines = [*parse_notes, *proposals, *self._times.lines()]
         self.folder.write_trace(trace(self.bench.spec, self.state, lines))
 
-    def _interrupted(self) -> KeyboardInterrupt:
+    def _announce_interrupt(self) -> KeyboardInterrupt:
         """Tell the user that the search was interrupted, and return the exception that ends it."""
         self.tell(f"stopped; everything evaluated is kept in {self.folder.path}")
         return KeyboardInterrupt()

@@ -117,7 +117,7 @@ class Profiler:
         profile = Profile(message=self._trouble)
         if not self._trouble:
             try:
-                profile = Profile(read_counters(self._run(place)))
+                profile = Profile(read_counters(self._run_ncu(place)))
             except (InputError, FormError, OSError) as error:
                 self._trouble = str(error)
             except subprocess.TimeoutExpired:
@@ -132,7 +132,7 @@ class Profiler:
             write_atomically(path, dump(profile), durable=True)
         return profile.used
 
-    def _run(self, place: Path) -> str:
+    def _run_ncu(self, place: Path) -> str:
         """Run ncu on a variant and return what it prints."""
         ncu = shutil.which("ncu")
         if ncu is None:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from pytest_gpuenergy.record import METRICS, RunInfo
 from pytest_gpuenergy.report import finite
-from pytest_gpuenergy.search.running.gains_summary import path_to, summarize
+from pytest_gpuenergy.search.running.gains_summary import path_from_baseline, summarize
 from pytest_gpuenergy.search.running.kernel_folder import (
     BASELINE,
     EVENTS_JSONL,
@@ -136,7 +136,7 @@ def search_values(search: SearchRecord) -> Values:
         ],
         "changes": [
             {"id": node.id, "move": _move(node), "diff": _diff(search.folder, node)}
-            for node in path_to(state.nodes, state.incumbent)
+            for node in path_from_baseline(state.nodes, state.incumbent)
         ],
     }
 

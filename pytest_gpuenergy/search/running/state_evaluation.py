@@ -214,7 +214,7 @@ class _StateEvaluation:
         figures: dict[str, Any] = {}
         fault: KernelFault | None = None
         try:
-            cases = self._verified("time")
+            cases = self._verify_sizes("time")
             figures = self._figures(cases[0], limit)
         except KernelFault as error:
             check_responds(self.device, error)
@@ -237,13 +237,13 @@ class _StateEvaluation:
     def fault(self) -> str:
         """Return the reason why the state is wrong, without timing it; empty if it is correct."""
         try:
-            self._verified()
+            self._verify_sizes()
         except KernelFault as error:
             check_responds(self.device, error)
             return str(error)
         return ""
 
-    def _verified(self, *purposes: str) -> list[_Case]:
+    def _verify_sizes(self, *purposes: str) -> list[_Case]:
         """Verify the state with all sizes, and return it with the listed ones.
 
         The first case will also run on hidden seeds for each of the ``purposes``.
@@ -286,7 +286,7 @@ class _StateEvaluation:
         kernel = job.kernel
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
-        with self._timed("compile"):
+        with self._time_step("compile"):
             self.device.compile_job(job)
         if variable_bytes := self.device.variable_bytes(kernel):
             baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
@@ -312,7 +312,7 @@ class _StateEvaluation:
             drawings += [
                 (cases[0].workload, Drawing(hidden.seeds(purpose)[0])) for purpose in purposes
             ]
-            with self._timed("reference"):
+            with self._time_step("reference"):
                 missing = [
                     (workload, drawing)
                     for workload, drawing in drawings
@@ -331,11 +331,11 @@ class _StateEvaluation:
                         f"The baseline of {self.bench.spec.name}, which is the reference, was "
                         f"correct and fails now: {fault}"
                     ) from None
-        with self._timed("start"):
+        with self._time_step("start"):
             self.device.renew(modules)
 
     def _verify(self, case: _Case, *, measured: bool = False) -> None:
-        with self._timed(f"verify {case.step}"):
+        with self._time_step(f"verify {case.step}"):
             self.correctness[case.workload.name] = verify_on_device(
                 self.device,
                 case.kernel,
@@ -353,11 +353,11 @@ class _StateEvaluation:
         seed, *_ = self.bench.hidden.seeds("time")
         job = Job.of(case.kernel, case.workload, seed=seed, timeout_s=TIMEOUT_S)
         with ExitStack() as stack:
-            with self._timed("load"):
+            with self._time_step("load"):
                 arenas = stack.enter_context(seeded_arenas(case.workload, seed, device.arrays))
                 check = seeded_check(device, case.workload, arenas, seed, cases)
                 repeater = stack.enter_context(device.repeat(job, arenas))
-            with self._timed("time"):  # in the first moments, when no limit slows the card yet
+            with self._time_step("time"):  # in the first moments, when no limit slows the card yet
                 repeater.start()
                 device.clock.sleep_s(DURATION_S)
                 burst_ms = median_time_ms(repeater.stop())
@@ -370,7 +370,7 @@ class _StateEvaluation:
                     # A device of its own, which an emulated state has, has nothing to learn from.
                     own = device is not self.bench.device
                     meter = EnergyMeter(device, QUICK) if own else self.bench.meter
-                    with self._timed("power"):
+                    with self._time_step("power"):
                         reading = meter.measure(repeater)
                     figures |= {
                         "time_ms": reading.time_ms.value,
@@ -378,12 +378,12 @@ class _StateEvaluation:
                         "energy_mj": reading.energy_mj.value,
                         "cap_binding": bool(reading.event_reasons & SW_POWER_CAP),
                     }
-            with self._timed("verify again"):
+            with self._time_step("verify again"):
                 check_again(repeater, check)
         return figures
 
     @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
+    def _time_step(self, step: str) -> Iterator[None]:
         began = perf_counter()
         try:
             yield

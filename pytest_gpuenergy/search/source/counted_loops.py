@@ -10,14 +10,14 @@ from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
+    expression_operator,
     field,
     indentation,
     inside,
+    node_text,
     nodes,
-    operator_of,
     sides,
     statements,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def with_counted_loops(source: str, entry: str) -> str:
 
 def _edits(text: CudaText, node: Node) -> list[Edit]:
     """Return the edits that rewrite a loop; none if it has that form or cannot have it."""
-    variable, body = _compared(text, node), field(node, "body")
+    variable, body = _compared_variable(text, node), field(node, "body")
     if variable is None or body is None:
         return []
     initializer = field(node, "initializer")
@@ -64,7 +64,7 @@ def _edits(text: CudaText, node: Node) -> list[Edit]:
     return _started_in_head(text, node, variable, body) if variable.value is not None else []
 
 
-def _compared(text: CudaText, loop: Node) -> Variable | None:
+def _compared_variable(text: CudaText, loop: Node) -> Variable | None:
     """Return the local integer that a loop compares with its bound; None for other loops."""
     head = field(loop, "condition")
     parts = None if head is None else sides(bare(head), "<")
@@ -102,7 +102,7 @@ def _started_in_head(text: CudaText, node: Node, variable: Variable, body: Node)
         return []
     condition = field(node, "condition")
     first = fresh_name(f"{variable.name}_start", text.words)
-    bound = "" if condition is None else text_of(bare(condition))
+    bound = "" if condition is None else node_text(bare(condition))
     head = f"for ({variable.type} {variable.name} = {first}; {bound}; {by})"
     end = next((child.end_byte for child in node.children if child.type == ")"), 0)
     if is_while and condition is not None:
@@ -110,7 +110,7 @@ def _started_in_head(text: CudaText, node: Node, variable: Variable, body: Node)
     before = [use for use in uses if not inside(use, node)]
     edits = [Edit.of(identifier, first) for identifier in (variable.node, *before)]
     edits.append(Edit(node.start_byte, end, head))
-    return [*edits, _removed(text, step)] if is_while else edits
+    return [*edits, _removal(text, step)] if is_while else edits
 
 
 def _declared_in_head(text: CudaText, initializer: Node, variable: Variable) -> list[Edit]:
@@ -142,14 +142,14 @@ def _step(text: CudaText, variable: Variable, counted: Node) -> str | None:
     if target is None or text.variable(target) != variable:
         return None
     if counted.type == "update_expression":
-        return f"++{variable.name}" if operator_of(counted) == "++" else None
+        return f"++{variable.name}" if expression_operator(counted) == "++" else None
     if (parts := sides(counted, "+=")) is not None:
-        return None if _names(text, parts[1], variable) else text_of(counted)
+        return None if _names(text, parts[1], variable) else node_text(counted)
     parts = sides(counted, "=")
     total = None if parts is None else sides(bare(parts[1]), "+")
     for own, other in () if total is None else (total, total[::-1]):
         if text.variable(bare(own)) == variable and not _names(text, other, variable):
-            return f"{variable.name} += {text_of(other)}"
+            return f"{variable.name} += {node_text(other)}"
     return None
 
 
@@ -167,7 +167,7 @@ def _is_repeated(loop: Node, variable: Variable) -> bool:
     return True
 
 
-def _removed(text: CudaText, statement: Node) -> Edit:
+def _removal(text: CudaText, statement: Node) -> Edit:
     """Return the edit that removes a statement, with its line if nothing else is on it."""
     begin, end = statement.start_byte, statement.end_byte
     by = indentation(statement, text.source)

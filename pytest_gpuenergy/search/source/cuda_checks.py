@@ -75,13 +75,15 @@ def findings(source: str) -> frozenset[str]:
         return frozenset({"the trigraph ??/"})  # some compilers read a backslash, in comments, too
     plain, directives = _tokens(re.sub(r"\\\r?\n", "", source))
     found = {finding for tokens in (plain, *directives) for finding in _anywhere(tokens)}
-    found.update(finding for directive in directives for finding in _in_directive(directive))
+    found.update(
+        finding for directive in directives for finding in _findings_in_directive(directive)
+    )
     found.update(f"a stray {token.text}" for token in plain if token.text.startswith("#"))
     if sum((token.text == "{") - (token.text == "}") for token in plain):
         found.add("braces that do not match")
     for declaration in _declarations(plain):
-        found.update(_in_declaration(declaration))
-        found.update(_in_body(declaration))
+        found.update(_findings_in_declaration(declaration))
+        found.update(_findings_in_body(declaration))
     return frozenset(found)
 
 
@@ -104,7 +106,7 @@ def _tokens(source: str) -> tuple[list[CudaToken], list[list[CudaToken]]]:
     return plain, directives
 
 
-def _in_directive(directive: Sequence[CudaToken]) -> Iterator[str]:
+def _findings_in_directive(directive: Sequence[CudaToken]) -> Iterator[str]:
     words = [token.text for token in directive]
     name, rest = (words[0], words[1:]) if words else ("", [])
     if name == "include":
@@ -129,7 +131,7 @@ def _anywhere(tokens: Sequence[CudaToken]) -> Iterator[str]:
         after = tokens[position + 1] if position + 1 < len(tokens) else None
         touching = token.text + (after.text if after and token.end == after.start else "")
         if token.text in _ASSEMBLER:
-            yield from _in_assembler(tokens[position + 1 :])
+            yield from _findings_in_assembler(tokens[position + 1 :])
         if token.kind == "name" and _FORBIDDEN.fullmatch(token.text):
             yield token.text
         elif token.kind == "literal" and IN_ASSEMBLER.search(token.text):
@@ -144,7 +146,7 @@ def _anywhere(tokens: Sequence[CudaToken]) -> Iterator[str]:
             yield f"a stray {token.text}"
 
 
-def _in_assembler(tokens: Sequence[CudaToken]) -> Iterator[str]:
+def _findings_in_assembler(tokens: Sequence[CudaToken]) -> Iterator[str]:
     """Yield what is forbidden in an assembler statement, whose text may be in several strings."""
     strings: list[str] = []
     for token in tokens:
@@ -210,10 +212,10 @@ def _is_function(head: Sequence[CudaToken]) -> bool:
 
 def _is_type(words: Sequence[str]) -> bool:
     before = words[: words.index("(")] if "(" in words else words
-    return bool(_TYPES & set(_after_template(before)[:2]))
+    return bool(_TYPES & set(_skip_template(before)[:2]))
 
 
-def _after_template(words: Sequence[str]) -> Sequence[str]:
+def _skip_template(words: Sequence[str]) -> Sequence[str]:
     if words[:1] != ["template"]:
         return words
     depth = 0
@@ -236,9 +238,9 @@ def _bare(head: Sequence[CudaToken]) -> list[str]:
     return words
 
 
-def _in_declaration(declaration: _CheckedDeclaration) -> Iterator[str]:
+def _findings_in_declaration(declaration: _CheckedDeclaration) -> Iterator[str]:
     words = _bare(declaration.head)
-    if set(_after_template(words)[:1]) <= {"using", "typedef", "static_assert"}:
+    if set(_skip_template(words)[:1]) <= {"using", "typedef", "static_assert"}:
         return
     names = set(words)
     shown = " ".join(words)[:60]
@@ -254,11 +256,11 @@ def _in_declaration(declaration: _CheckedDeclaration) -> Iterator[str]:
             yield f"the declaration {shown}, which has no body"
         elif not names & {"__device__", "__global__"}:
             yield f"the host function {shown}"
-    elif "__device__" in names or not _is_constant(_after_template(words)):
+    elif "__device__" in names or not _is_constant(_skip_template(words)):
         yield f"the file-scope variable {shown}"
 
 
-def _in_body(declaration: _CheckedDeclaration) -> Iterator[str]:
+def _findings_in_body(declaration: _CheckedDeclaration) -> Iterator[str]:
     body = declaration.body or []
     inner = set() if _is_type(_bare(declaration.head)) else {"__device__", "__global__"}
     for token, after in pairwise((*body, CudaToken("", "", 0, 0))):

@@ -12,22 +12,22 @@ from pytest_gpuenergy.kernels import function_name
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
+    call_arguments,
     called,
     called_last,
     expression,
+    expression_operator,
     field,
     function_head,
     inside,
     is_too_deep,
-    name_of,
+    node_text,
     nodes,
     only,
-    operator_of,
     outline,
     parse,
     sides,
-    text_of,
+    unscoped_name,
     walk,
 )
 
@@ -170,8 +170,8 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        found = _parsed(source, entry)
-        return None if found is None or found.hidden_by else found
+        found = _parse_entry(source, entry)
+        return None if found is None or found.what_hides else found
 
     @classmethod
     def obstacle(cls, source: str, entry: str) -> str:
@@ -180,11 +180,11 @@ class CudaText:
         Raises:
             UnavailableError: tree-sitter is not installed.
         """
-        found = _parsed(source, entry)
-        return f"no kernel called {entry}" if found is None else found.hidden_by
+        found = _parse_entry(source, entry)
+        return f"no kernel called {entry}" if found is None else found.what_hides
 
     @functools.cached_property
-    def hidden_by(self) -> str:
+    def what_hides(self) -> str:
         """The thing that hides what the text does, in a few words; empty if nothing does."""
         function = self.function
         if function.has_error or is_too_deep(function):
@@ -192,14 +192,14 @@ class CudaText:
         if _is_conditional(function):
             return "a condition of the preprocessor"
         # Of two functions with one name, the other one may be what is launched.
-        if any(name_of(other) == name_of(function) for other in self.functions):
+        if any(unscoped_name(other) == unscoped_name(function) for other in self.functions):
             return "another function of its name"
-        if any(text_of(node) == "volatile" for node in nodes(function, "type_qualifier")):
+        if any(node_text(node) == "volatile" for node in nodes(function, "type_qualifier")):
             return "a volatile variable"
         for node in walk(self.body):
             if node.type in _UNCLEAR:
                 return _UNCLEAR[node.type]
-        leaves = (text_of(node) for node in walk(function) if node.child_count == 0)
+        leaves = (node_text(node) for node in walk(function) if node.child_count == 0)
         found = next((leaf for leaf in leaves if leaf in self._obscure_macros), None)
         return "" if found is None else f"the macro {found}"
 
@@ -207,17 +207,17 @@ class CudaText:
     def _definitions(self) -> dict[str, str]:
         """The texts of macros without parameters."""
         found = nodes(self.root, "preproc_def")
-        return {text_of(field(n, "name")): text_of(field(n, "value")).strip() for n in found}
+        return {node_text(field(n, "name")): node_text(field(n, "value")).strip() for n in found}
 
     @functools.cached_property
     def constants(self) -> dict[str, str]:
         """The texts of macros and constants of the file that may be whole numbers."""
         known = {name: value for name, value in self._definitions.items() if value}
         for node in self.root.named_children:
-            qualifiers = {text_of(n) for n in nodes(node, "type_qualifier")}
+            qualifiers = {node_text(n) for n in nodes(node, "type_qualifier")}
             if node.type == "declaration" and qualifiers & {"const", "constexpr"}:
                 for inner in nodes(node, "init_declarator"):
-                    known[text_of(field(inner, "declarator"))] = text_of(field(inner, "value"))
+                    known[node_text(field(inner, "declarator"))] = node_text(field(inner, "value"))
         return known
 
     @functools.cached_property
@@ -227,24 +227,24 @@ class CudaText:
         for node in self.root.named_children:
             if node.type in ("type_definition", "alias_declaration"):
                 name = field(node, "declarator") or field(node, "name")
-                kind = text_of(field(node, "type"))
+                kind = node_text(field(node, "type"))
                 if name is not None and name.type == "type_identifier":
-                    found[text_of(name)] = found.get(kind, kind)
+                    found[node_text(name)] = found.get(kind, kind)
         return found
 
     @functools.cached_property
     def _obscure_macros(self) -> frozenset[str]:
         """The macros that may not stand for one number, or not for what they are defined as."""
-        found = {text_of(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
+        found = {node_text(field(n, "name")) for n in nodes(self.root, "preproc_function_def")}
         found |= {name for name in self._definitions if not self._is_number(name, depth=8)}
         defined = list(nodes(self.root, "preproc_def"))
-        counts = Counter(text_of(field(macro, "name")) for macro in defined)
+        counts = Counter(node_text(field(macro, "name")) for macro in defined)
         found |= {name for name, count in counts.items() if count > 1}
-        found |= {text_of(field(macro, "name")) for macro in defined if _is_conditional(macro)}
+        found |= {node_text(field(macro, "name")) for macro in defined if _is_conditional(macro)}
         found |= {
-            text_of(field(call, "argument")).strip()
+            node_text(field(call, "argument")).strip()
             for call in nodes(self.root, "preproc_call")
-            if text_of(field(call, "directive")) == "#undef"
+            if node_text(field(call, "directive")) == "#undef"
         }
         return frozenset(found)
 
@@ -257,8 +257,8 @@ class CudaText:
             or (
                 depth > 0
                 and leaf.type == "identifier"
-                and text_of(leaf) in self.constants
-                and self._is_number(text_of(leaf), depth - 1)
+                and node_text(leaf) in self.constants
+                and self._is_number(node_text(leaf), depth - 1)
             )
             for leaf in leaves
         )
@@ -266,7 +266,7 @@ class CudaText:
     @functools.cached_property
     def words(self) -> frozenset[str]:
         """The words and signs of the text, so that a new name can differ from them."""
-        return frozenset(text_of(node) for node in walk(self.root) if node.child_count == 0)
+        return frozenset(node_text(node) for node in walk(self.root) if node.child_count == 0)
 
     @functools.cached_property
     def functions(self) -> tuple[Node, ...]:
@@ -289,7 +289,7 @@ class CudaText:
         found = field(function_head(self.function), "parameters")
         children = found.named_children if found is not None else []
         declared = (n for n in children if n.type == "parameter_declaration")
-        return tuple(v for n in declared for v in self._declared(n, self.function))
+        return tuple(v for n in declared for v in self._declared_variables(n, self.function))
 
     @functools.cached_property
     def variables(self) -> tuple[Variable, ...]:
@@ -297,13 +297,13 @@ class CudaText:
         local = []
         for node in nodes(self.body, "declaration"):
             scope = next(n for n in ancestors(node) if n.type in _SCOPES)
-            local += list(self._declared(node, scope))
+            local += list(self._declared_variables(node, scope))
         return (*self.parameters, *local)
 
-    def _declared(self, node: Node, scope: Node) -> Iterator[Variable]:
-        qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
+    def _declared_variables(self, node: Node, scope: Node) -> Iterator[Variable]:
+        qualifiers = {node_text(n) for n in node.children if n.type == "type_qualifier"}
         declarators = node.children_by_field_name("declarator")
-        kind = text_of(field(node, "type"))
+        kind = node_text(field(node, "type"))
         for declarator in declarators:
             value = field(declarator, "value") if declarator.type == "init_declarator" else None
             parts = list(outline(declarator))
@@ -312,7 +312,7 @@ class CudaText:
                 continue
             dims = [field(n, "size") for n in parts if n.type == "array_declarator"]
             yield Variable(
-                name=text_of(identifier),
+                name=node_text(identifier),
                 node=identifier,
                 type=self._types.get(kind, kind),
                 scope=scope,
@@ -337,7 +337,7 @@ class CudaText:
         return {key: tuple(some) for key, some in found.items()}
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, list[Variable]]:
+    def _variables_by_name(self) -> dict[str, list[Variable]]:
         found: dict[str, list[Variable]] = {}
         for variable in self.variables:
             found.setdefault(variable.name, []).append(variable)
@@ -349,7 +349,7 @@ class CudaText:
             return None
         visible = [
             variable
-            for variable in self._by_name.get(text_of(node), [])
+            for variable in self._variables_by_name.get(node_text(node), [])
             if inside(node, variable.scope) and variable.key <= node.start_byte
         ]
         return max(visible, key=lambda v: (v.scope.start_byte, v.key), default=None)
@@ -374,7 +374,7 @@ class CudaText:
             case "init_declarator" | "declaration":
                 return any(v.reference for v in self.variables if v.value == at)
             case "pointer_expression":
-                return operator_of(outer) == "&"
+                return expression_operator(outer) == "&"
         return outer is None or outer.type == "update_expression" or self._may_be_changed(outer)
 
     def _may_be_changed(self, arguments: Node) -> bool:
@@ -399,11 +399,11 @@ class CudaText:
     def _takes_references(self) -> frozenset[str]:
         """The functions of the text that may change their arguments."""
         return frozenset(
-            name_of(n)
+            unscoped_name(n)
             for n in nodes(self.root, "function_definition")
             for p in nodes(function_head(n) or n, "parameter_declaration")
             if any(nodes(p, "reference_declarator"))
-            and not any(text_of(q) == "const" for q in p.children)
+            and not any(node_text(q) == "const" for q in p.children)
         )
 
     @functools.cached_property
@@ -411,23 +411,23 @@ class CudaText:
         """The threads of each tile of cooperative groups, by its name; 0 if not one number."""
         found: dict[str, int] = {}
         for node in nodes(self.body, "template_function"):
-            if text_of(field(node, "name")) != "tiled_partition":
+            if node_text(field(node, "name")) != "tiled_partition":
                 continue
             # The parser takes a declaration such as ``tile<32> warp = ...`` for comparisons.
             kinds = ("assignment_expression", "init_declarator")
             around = next((outer for outer in ancestors(node) if outer.type in kinds), None)
-            name = text_of(field(around, "left") or field(around, "declarator"))
-            threads = text_of(field(node, "arguments"))[1:-1].strip()
+            name = node_text(field(around, "left") or field(around, "declarator"))
+            threads = node_text(field(node, "arguments"))[1:-1].strip()
             found[name] = int(threads) if threads.isdecimal() and name not in found else 0
         return found
 
     def tile_method(self, call: Node) -> tuple[int, str] | None:
         """Return the threads of a tile and its method for a call such as ``warp.size()``."""
         function = field(call, "function")
-        if function is None or function.type != "field_expression" or arguments_of(call):
+        if function is None or function.type != "field_expression" or call_arguments(call):
             return None
-        threads = self._tiles.get(text_of(field(function, "argument")), 0)
-        method = text_of(field(function, "field"))
+        threads = self._tiles.get(node_text(field(function, "argument")), 0)
+        method = node_text(field(function, "field"))
         return (threads, method) if threads and method in _RANKS else None
 
     def is_fixed(self, expression: Node, during: Node) -> bool:
@@ -465,12 +465,12 @@ def _is_exposed(write: Node) -> bool:
 
 
 @functools.lru_cache(maxsize=_MAX_TEXTS)
-def _parsed(source: str, entry: str) -> CudaText | None:
+def _parse_entry(source: str, entry: str) -> CudaText | None:
     data = source.encode("utf-8", "replace")
     root = parse(data)
     for function in nodes(root, "function_definition"):
         body = field(function, "body")
-        if body is None or name_of(function) != function_name(entry):
+        if body is None or unscoped_name(function) != function_name(entry):
             continue
         if any(child.type == "__global__" for child in function.children):
             return CudaText(data, root, function, body)
@@ -486,7 +486,7 @@ def _loop(text: CudaText, node: Node) -> CountedLoop | None:
     if update is None or variable.type in NARROW or text.variable(head[0]) != variable:
         return None
     if update.type == "update_expression":
-        changed = field(update, "argument") if operator_of(update) == "++" else None
+        changed = field(update, "argument") if expression_operator(update) == "++" else None
         step = None
     else:
         changed, step = sides(update, "+=") or (None, None)
@@ -505,7 +505,7 @@ def _is_conditional(node: Node) -> bool:
 def _is_guard(condition: Node) -> bool:
     """Return whether a condition is ``#ifndef NAME``, ``#define NAME``, as around a header."""
     name, *rest = [node for node in condition.named_children if node.type != "comment"]
-    if text_of(condition.children[0]) != "#ifndef" or field(condition, "alternative") is not None:
+    if node_text(condition.children[0]) != "#ifndef" or field(condition, "alternative") is not None:
         return False
     defined = rest[0] if rest and rest[0].type == "preproc_def" else None
-    return defined is not None and text_of(field(defined, "name")) == text_of(name)
+    return defined is not None and node_text(field(defined, "name")) == node_text(name)

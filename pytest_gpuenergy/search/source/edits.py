@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_gpuenergy.search.source.tree import field, nodes, text_of
+from pytest_gpuenergy.search.source.tree import field, node_text, nodes
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -69,7 +69,7 @@ def inner_lines(body: str) -> list[str]:
 
 def times(expression: Node | None, factor: int) -> str:
     """Return the text of the product of an expression and a number."""
-    text = text_of(expression)
+    text = node_text(expression)
     plain = expression is not None and expression.type == "field_expression"
     simple = plain or (expression is not None and expression.child_count == 0)
     return f"{text} * {factor}" if simple else f"({text}) * {factor}"
@@ -96,12 +96,12 @@ def fresh_name(name: str, taken: Container[str]) -> str:
     return found
 
 
-def text_with(source: bytes, node: Node, edits: Iterable[Edit]) -> str:
+def edited_node_text(source: bytes, node: Node, edits: Iterable[Edit]) -> str:
     """Return the text of a node with the edits that lie within it."""
     return edited(source, edits, node.start_byte, node.end_byte)
 
 
 def inclusion(root: Node, header: str) -> list[Edit]:
     """Return the edit that includes a header such as ``<mma.h>``; none if the text does."""
-    included = (text_of(field(node, "path")) for node in nodes(root, "preproc_include"))
+    included = (node_text(field(node, "path")) for node in nodes(root, "preproc_include"))
     return [] if header in included else [Edit(0, 0, f"#include {header}\n")]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.source.edits import Edit, edited, text_with
+from pytest_gpuenergy.search.source.edits import Edit, edited, edited_node_text
 from pytest_gpuenergy.search.source.preprocessor import Preprocessor, Read
 from pytest_gpuenergy.search.source.simplification import simplified
 from pytest_gpuenergy.search.source.tree import (
@@ -16,11 +16,11 @@ from pytest_gpuenergy.search.source.tree import (
     called,
     declared_name,
     field,
-    name_of,
+    node_text,
     nodes,
     outline,
     parse,
-    text_of,
+    unscoped_name,
     walk,
 )
 from pytest_gpuenergy.support import FormError, shown
@@ -88,7 +88,7 @@ def file_items(
     """Yield the items of a tree in the order of the text."""
     for node in root.named_children:
         if node.type == "namespace_definition":
-            name, body = text_of(field(node, "name")), field(node, "body")
+            name, body = node_text(field(node, "name")), field(node, "body")
             if body is not None:
                 yield from file_items(body, (*namespaces, name), conditional=conditional)
         elif node.type == "linkage_specification":
@@ -110,18 +110,21 @@ def _item(
     names = list(map(declared_name, declared))
     for part in walk(inner):  # types that it defines, and values of enumerations
         is_type = part.type in _TYPES and field(part, "body") is not None
-        if (is_type or part.type == "enumerator") and (name := text_of(field(part, "name"))):
+        if (is_type or part.type == "enumerator") and (name := node_text(field(part, "name"))):
             names.append(name)
     kind: Kind | None = None
     match inner.type:
         case "function_definition" if (body := field(inner, "body")) is not None:
-            head, names = text_of(inner)[: body.start_byte - inner.start_byte], [name_of(inner)]
+            head, names = (
+                node_text(inner)[: body.start_byte - inner.start_byte],
+                [unscoped_name(inner)],
+            )
             is_own = "__device__" in head or "constexpr" in head
             kind = "kernel" if "__global__" in head else "function" if is_own else "host"
         case "alias_declaration" | "namespace_alias_definition":
-            kind, names = "type", [text_of(field(inner, "name"))]
+            kind, names = "type", [node_text(field(inner, "name"))]
         case "using_declaration":
-            kind, names = "using", [text_of(n) for n in nodes(inner, *NAMES)][-1:]
+            kind, names = "using", [node_text(n) for n in nodes(inner, *NAMES)][-1:]
         case "declaration":
             kind = _kind_of_declaration(inner, declared)
         case "type_definition" | "struct_specifier" | "class_specifier":
@@ -134,10 +137,10 @@ def _item(
 
 
 def _kind_of_declaration(node: Node, declared: list[Node]) -> Kind | None:
-    text = text_of(node)
+    text = node_text(node)
     if any(n.type == "function_declarator" for declarator in declared for n in outline(declarator)):
         return "prototype" if "__device__" in text and "__global__" not in text else None
-    qualifiers = {text_of(n) for n in node.children if n.type == "type_qualifier"}
+    qualifiers = {node_text(n) for n in node.children if n.type == "type_qualifier"}
     has_value = any(n.type == "init_declarator" for n in node.named_children)
     is_filled = bool(_FILLED.search(text)) and not has_value  # by the program around it
     if qualifiers & {"const", "constexpr"} and not is_filled:
@@ -189,7 +192,9 @@ def extract(
     name = next(iter(kernel.names))
     # A function takes the place of a template.
     source = text.encode("utf-8", "replace")
-    function = text_with(source, kernel.inner, _renamed(kernel.inner, replacements(kernel, entry)))
+    function = edited_node_text(
+        source, kernel.inner, _rename_edits(kernel.inner, replacements(kernel, entry))
+    )
     text = simplified(edited(source, [Edit.of(kernel.node, function)]), name)
     items = _items(text, constants)
     plain = "::".join([*filter(None, kernel.namespaces), name])
@@ -251,14 +256,14 @@ class _Needed:
         waiting = [kernel, *usings]
         found = {item.node.id for item in waiting}
         while waiting:
-            for item in self._used_by(waiting.pop()):
+            for item in self._used_items(waiting.pop()):
                 if item.node.id not in found:
                     found.add(item.node.id)
                     waiting.append(item)
         return [item for item in self._items if item.node.id in found]
 
-    def _used_by(self, item: FileItem) -> Iterator[FileItem]:
-        names, own = {text_of(n) for n in nodes(item.node, *NAMES)}, _declared_in(item)
+    def _used_items(self, item: FileItem) -> Iterator[FileItem]:
+        names, own = {node_text(n) for n in nodes(item.node, *NAMES)}, _local_names(item)
         if item.conditional:
             raise self._refusal("a condition around it that only the compiler can decide")
         if unclear := names & self._run.opaque - own:
@@ -266,9 +271,11 @@ class _Needed:
                 f"the macro {min(unclear)}, whose definition only the compiler can decide"
             )
         for node in nodes(item.node, "qualified_identifier"):
-            scope, name = text_of(field(node, "scope")), text_of(field(node, "name"))
+            scope, name = node_text(field(node, "scope")), node_text(field(node, "name"))
             if scope in _LIBRARIES and not (scope == "std" and name in _OF_STD):
-                raise self._refusal(f"{text_of(node)}, of a library that kernels alone do not have")
+                raise self._refusal(
+                    f"{node_text(node)}, of a library that kernels alone do not have"
+                )
         for call in nodes(item.node, "call_expression"):
             if (name := called(call)) in self._hosts - own:
                 raise self._refusal(f"{name}, which is a function of the host")
@@ -293,13 +300,13 @@ class _Needed:
         return FormError(f"its entry {self._entry} needs {what}{hint}")
 
 
-def _declared_in(item: FileItem) -> set[str]:
+def _local_names(item: FileItem) -> set[str]:
     """Return the names of parameters and local variables."""
     kinds = ("init_declarator", "parameter_declaration", "declaration")
     found = set()
     for node in nodes(item.node, *kinds):
         for declarator in node.children_by_field_name("declarator"):
-            found |= {text_of(n) for n in nodes(declarator, "identifier")}
+            found |= {node_text(n) for n in nodes(declarator, "identifier")}
     return found
 
 
@@ -307,12 +314,12 @@ def _aliases(items: Iterable[FileItem]) -> dict[str, str]:
     """Return other names for CUDA's own types, which are written in their place."""
     found = {}
     for item in items:
-        kind = text_of(field(item.inner, "type"))
+        kind = node_text(field(item.inner, "type"))
         plain = item.inner.type in ("type_definition", "alias_declaration")
         if plain and item.node == item.inner and _PLAIN.fullmatch(kind) and len(item.names) == 1:
             declarator = field(item.inner, "declarator") or field(item.inner, "name")
             if declarator is not None and declarator.type == "type_identifier":
-                found[text_of(declarator)] = kind
+                found[node_text(declarator)] = kind
     return found
 
 
@@ -320,14 +327,14 @@ def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
     """Return the text of an item in its namespaces."""
     node = item.node
     listed = field(node, "parameters") if node.type == "template_declaration" else None
-    hidden = {text_of(n) for n in walk(listed)} if listed is not None else set()
+    hidden = {node_text(n) for n in walk(listed)} if listed is not None else set()
     replaced = {name: kind for name, kind in aliases.items() if name not in hidden}
     std = [  # prefixes, which are left out
         Edit(inner.start_byte, name.start_byte, "")
         for inner in nodes(node, "qualified_identifier")
-        if text_of(field(inner, "scope")) == "std" and (name := field(inner, "name")) is not None
+        if node_text(field(inner, "scope")) == "std" and (name := field(inner, "name")) is not None
     ]
-    text = text_with(source, node, [*_renamed(node, replaced), *std])
+    text = edited_node_text(source, node, [*_rename_edits(node, replaced), *std])
     if node.type.endswith("_specifier") and not text.endswith(";"):
         text += ";"
     if (around := node.parent) is not None and around.type == "linkage_specification":
@@ -337,13 +344,13 @@ def _text(source: bytes, item: FileItem, aliases: Mapping[str, str]) -> str:
     return text
 
 
-def _renamed(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
+def _rename_edits(node: Node, replaced: Mapping[str, str]) -> Iterator[Edit]:
     for leaf in nodes(node, *NAMES):
-        if (name := text_of(leaf)) in replaced:
+        if (name := node_text(leaf)) in replaced:
             yield Edit.of(leaf, replaced[name])
 
 
-def arguments_in(entry: str) -> list[str]:
+def template_arguments(entry: str) -> list[str]:
     """Return the template arguments of ``name<first, second>``."""
     inside = entry.partition("<")[2].strip().removesuffix(">")
     parts, depth = [""], 0
@@ -358,7 +365,7 @@ def arguments_in(entry: str) -> list[str]:
 
 def replacements(item: FileItem, entry: str) -> dict[str, str]:
     """Return what each template parameter of a kernel stands for; empty if it is no template."""
-    arguments = arguments_in(entry)
+    arguments = template_arguments(entry)
     listed = field(item.node, "parameters") if item.node.type == "template_declaration" else None
     parameters = [] if listed is None else _parameters(listed, entry)
     if len(arguments) > len(parameters):
@@ -385,13 +392,13 @@ def _parameters(listed: Node, entry: str) -> list[tuple[str, str]]:
     for node in listed.named_children:
         if node.type == "comment":
             continue
-        names = [text_of(n) for n in nodes(node, "identifier", "type_identifier")]
+        names = [node_text(n) for n in nodes(node, "identifier", "type_identifier")]
         if node.type not in _KINDS or not names:
             raise FormError(
-                f"its entry {entry} has a template parameter {text_of(node)}, which cannot be "
+                f"its entry {entry} has a template parameter {node_text(node)}, which cannot be "
                 "given an argument"
             )
-        default = text_of(field(node, "default_value") or field(node, "default_type"))
+        default = node_text(field(node, "default_value") or field(node, "default_type"))
         name = field(node, "declarator") or field(node, "name")
-        found.append((text_of(name) if name is not None else names[0], default))
+        found.append((node_text(name) if name is not None else names[0], default))
     return found

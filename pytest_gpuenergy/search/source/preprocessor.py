@@ -110,16 +110,16 @@ def definition(tokens: list[CppToken]) -> tuple[str, Macro] | None:
         return None
     name, rest = rest[0].text, rest[1:]
     if not rest or rest[0].text != "(":
-        return name, Macro(None, _trimmed(rest))
+        return name, Macro(None, _trim(rest))
     end = next((i for i, token in enumerate(rest) if token.text == ")"), None)
     if end is None:
         return None
     listed = joined(seen(rest[1:end])).replace("...", "__VA_ARGS__")
     parameters = tuple(listed.split(",")) if listed else ()
-    return name, Macro(parameters, _trimmed(rest[end + 1 :]))
+    return name, Macro(parameters, _trim(rest[end + 1 :]))
 
 
-def _trimmed(tokens: list[CppToken]) -> tuple[CppToken, ...]:
+def _trim(tokens: list[CppToken]) -> tuple[CppToken, ...]:
     plain = [token if token.is_seen else _BLANK for token in tokens]
     places = [i for i, token in enumerate(plain) if token.is_seen]
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
@@ -153,13 +153,13 @@ class _Expansion:
             body = list(macro.body)
             if macro.parameters is not None:
                 call = _arguments(tokens, at)
-                values = None if call is None else _by_name(macro.parameters, call[0])
+                values = None if call is None else _bind_arguments(macro.parameters, call[0])
                 if call is None or values is None:
                     found.append(token)
                     continue
                 at = call[1]
                 full = {name: self.of(value, hidden) for name, value in values.items()}
-                body = _substituted(macro.body, values, full)
+                body = _substitute(macro.body, values, full)
             self._left -= 1
             found += self.of(body, inner)
         return found
@@ -185,7 +185,7 @@ def _arguments(tokens: list[CppToken], at: int) -> tuple[list[list[CppToken]], i
     return None
 
 
-def _by_name(
+def _bind_arguments(
     parameters: tuple[str, ...], arguments: list[list[CppToken]]
 ) -> dict[str, list[CppToken]] | None:
     if parameters and parameters[-1] == "__VA_ARGS__":
@@ -199,10 +199,10 @@ def _by_name(
     if len(parameters) != len(arguments):
         return None
     values = zip(parameters, arguments, strict=True)
-    return {name: list(_trimmed(value)) for name, value in values}
+    return {name: list(_trim(value)) for name, value in values}
 
 
-def _substituted(
+def _substitute(
     body: tuple[CppToken, ...],
     plain: Mapping[str, list[CppToken]],
     full: Mapping[str, list[CppToken]],
@@ -347,16 +347,16 @@ class Preprocessor:
         pending: list[CppToken] = []
         for token in split_tokens(text.replace("\r\n", "\n")):
             if token.kind == "directive":
-                parts.append(self._expanded(pending))
+                parts.append(self._expand(pending))
                 pending = []
                 parts.append(self._directive(path, token.text, branches, depth))
             elif not branches or branches[-1].active:
                 pending.append(token)
             elif not token.is_seen:
                 pending.append(CppToken("blank", "\n" * token.text.count("\n")))
-        return "".join([*parts, self._expanded(pending)])
+        return "".join([*parts, self._expand(pending)])
 
-    def _expanded(self, tokens: list[CppToken]) -> str:
+    def _expand(self, tokens: list[CppToken]) -> str:
         names = {name: m for name, m in self._macros.items() if name not in self.given}
         return joined(expanded(tokens, names))
 
@@ -390,7 +390,7 @@ class Preprocessor:
                 self._once.add(path)
                 return ""
             case "pragma":
-                return f"#pragma{self._expanded(rest)}"
+                return f"#pragma{self._expand(rest)}"
         return "" if name in _IGNORED else whole
 
     def _set(self, name: str, macro: Macro | None, *, kept: bool) -> None:

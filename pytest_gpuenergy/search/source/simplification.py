@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
-    arguments_of,
     bare,
-    call_in,
+    call_arguments,
     called,
+    expression_operator,
     field,
-    name_of,
+    node_text,
     nodes,
     only,
-    operator_of,
     parse,
     sides,
+    statement_call,
     statements,
-    text_of,
+    unscoped_name,
     whole_number,
 )
 
@@ -42,7 +42,7 @@ def simplified(text: str, entry: str) -> str:
     for _ in range(_MAX_ROUNDS):
         source = text.encode()
         functions = list(nodes(parse(source), "function_definition"))
-        names = [name_of(function) for function in functions]
+        names = [unscoped_name(function) for function in functions]
         forwarders = {
             found.name: found
             for function in functions
@@ -53,8 +53,8 @@ def simplified(text: str, entry: str) -> str:
             for function, own in zip(functions, names, strict=True)
             if own == name and any(child.type == "__global__" for child in function.children)
             for edit in (
-                *_decided(function),
-                *_forwarded(function, forwarders),
+                *_branch_edits(function),
+                *_forwarding_edits(function, forwarders),
                 *block_barriers(function),
             )
         ]
@@ -84,38 +84,38 @@ def forwarder(function: Node) -> Forwarder | None:
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
     statement = None if body is None else only(statements(body))
     in_template = function.parent is not None and function.parent.type == "template_declaration"
-    call = None if statement is None else call_in(statement)
-    if call is None or head is None or in_template or text_of(field(function, "type")) != "void":
+    call = None if statement is None else statement_call(statement)
+    if call is None or head is None or in_template or node_text(field(function, "type")) != "void":
         return None
     names, types = [], []
     for parameter in head.named_children:
-        declarator, kind = field(parameter, "declarator"), text_of(field(parameter, "type"))
+        declarator, kind = field(parameter, "declarator"), node_text(field(parameter, "type"))
         if declarator is None or parameter.type != "parameter_declaration":
             return None
         if kind not in _BUILT_IN or declarator.type not in ("pointer_declarator", "identifier"):
             return None
-        names.append(text_of(next(nodes(declarator, "identifier"), None)))
+        names.append(node_text(next(nodes(declarator, "identifier"), None)))
         types.append(f"{kind}*" if declarator.type == "pointer_declarator" else kind)
-    if not called(call) or [text_of(a) for a in arguments_of(call)] != names:
+    if not called(call) or [node_text(a) for a in call_arguments(call)] != names:
         return None
-    return Forwarder(name_of(function), called(call), tuple(types))
+    return Forwarder(unscoped_name(function), called(call), tuple(types))
 
 
-def _forwarded(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
+def _forwarding_edits(function: Node, forwarders: Mapping[str, Forwarder]) -> Iterator[Edit]:
     """Yield edits that call the target of a forwarder, with values converted as it does."""
     for call in nodes(function, "call_expression"):
-        found, values = forwarders.get(called(call)), arguments_of(call)
+        found, values = forwarders.get(called(call)), call_arguments(call)
         if found is None or len(values) != len(found.types):
             continue
         texts = []
         for value, kind in zip(values, found.types, strict=True):
-            is_int = value.type == "number_literal" and text_of(value).isdecimal()
+            is_int = value.type == "number_literal" and node_text(value).isdecimal()
             same = kind.endswith("*") or (kind == "int" and is_int)
-            texts.append(text_of(value) if same else f"({kind})({text_of(value)})")
+            texts.append(node_text(value) if same else f"({kind})({node_text(value)})")
         yield Edit.of(call, f"{found.target}({', '.join(texts)})")
 
 
-def _decided(function: Node) -> Iterator[Edit]:
+def _branch_edits(function: Node) -> Iterator[Edit]:
     """Yield edits that leave out branches which are never taken."""
     for node in nodes(function, "if_statement"):
         condition, kept = field(node, "condition"), field(node, "consequence")
@@ -124,14 +124,14 @@ def _decided(function: Node) -> Iterator[Edit]:
             continue
         other = field(node, "alternative")
         taken = kept if truth else next(iter(other.named_children), None) if other else None
-        yield Edit.of(node, text_of(taken) or ";")
+        yield Edit.of(node, node_text(taken) or ";")
 
 
 def _truth(condition: Node) -> bool | None:
     """Return whether a condition without variables is true; None for others."""
     if condition.type in ("true", "false"):
         return condition.type == "true"
-    denied = field(condition, "argument") if operator_of(condition) == "!" else None
+    denied = field(condition, "argument") if expression_operator(condition) == "!" else None
     if denied is not None:
         truth = _truth(bare(denied))
         return None if truth is None else not truth
@@ -139,15 +139,15 @@ def _truth(condition: Node) -> bool | None:
     left, right = constants or (None, None)
     if left is None or right is None or left[0] != right[0]:
         return None
-    return (left[1] == right[1]) == (operator_of(condition) == "==")
+    return (left[1] == right[1]) == (expression_operator(condition) == "==")
 
 
 def _constant(node: Node) -> tuple[str, int | str] | None:
     """Return a whole number, or a value of an enumeration with its scope."""
     if node.type == "qualified_identifier":
-        scope, _, name = text_of(node).rpartition("::")
+        scope, _, name = node_text(node).rpartition("::")
         return scope, name
-    number = whole_number(text_of(node)) if node.type == "number_literal" else None
+    number = whole_number(node_text(node)) if node.type == "number_literal" else None
     return None if number is None else ("", number)
 
 
@@ -155,7 +155,7 @@ def block_barriers(function: Node) -> Iterator[Edit]:
     """Yield edits by which groups that are the block and only wait become barriers."""
     for value in nodes(function, "call_expression"):
         declarator = value.parent
-        is_block = text_of(field(value, "function")).split("::")[-1] == "this_thread_block"
+        is_block = node_text(field(value, "function")).split("::")[-1] == "this_thread_block"
         if declarator is None or declarator.type != "init_declarator" or not is_block:
             continue
         group, declaration = field(declarator, "declarator"), declarator.parent
@@ -164,9 +164,9 @@ def block_barriers(function: Node) -> Iterator[Edit]:
         waits = [
             _wait(node)
             for node in nodes(function, "identifier")
-            if text_of(node) == text_of(group) and node != group
+            if node_text(node) == node_text(group) and node != group
         ]
-        if not arguments_of(value) and None not in waits:
+        if not call_arguments(value) and None not in waits:
             yield Edit.of(declaration, "")
             yield from (Edit.of(wait, "__syncthreads()") for wait in waits if wait is not None)
 
@@ -174,12 +174,12 @@ def block_barriers(function: Node) -> Iterator[Edit]:
 def _wait(node: Node) -> Node | None:
     """Return the call, a statement of its own, by which a group waits; None for other uses."""
     statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
-    call = None if statement is None else call_in(statement)
+    call = None if statement is None else statement_call(statement)
     function = field(call, "function")
     if call is None or function is None:
         return None
     if function.type == "field_expression":
-        is_own = field(function, "argument") == node and not arguments_of(call)
-        return call if is_own and text_of(field(function, "field")) == "sync" else None
-    is_sync = text_of(function).split("::")[-1] == "sync"
-    return call if is_sync and arguments_of(call) == [node] else None
+        is_own = field(function, "argument") == node and not call_arguments(call)
+        return call if is_own and node_text(field(function, "field")) == "sync" else None
+    is_sync = node_text(function).split("::")[-1] == "sync"
+    return call if is_sync and call_arguments(call) == [node] else None

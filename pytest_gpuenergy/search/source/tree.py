@@ -104,7 +104,7 @@ def nodes(node: Node, *types: str) -> Iterator[Node]:
     return (inner for inner in walk(node) if inner.type in types)
 
 
-def text_of(node: Node | None) -> str:
+def node_text(node: Node | None) -> str:
     """Return a node's text; empty for None."""
     return node.text.decode() if node is not None and node.text is not None else ""
 
@@ -134,15 +134,15 @@ def conjuncts(condition: Node) -> list[Node]:
     return [condition] if parts is None else [n for part in parts for n in conjuncts(bare(part))]
 
 
-def operator_of(node: Node | None) -> str:
+def expression_operator(node: Node | None) -> str:
     """Return the operator of an expression; empty if it has none."""
-    return text_of(field(node, "operator"))
+    return node_text(field(node, "operator"))
 
 
 def sides(node: Node | None, *operators: str) -> tuple[Node, Node] | None:
     """Return both sides of a binary expression or assignment with one of the operators."""
     left, right = field(node, "left"), field(node, "right")
-    fits = left is not None and right is not None and operator_of(node) in operators
+    fits = left is not None and right is not None and expression_operator(node) in operators
     return (left, right) if fits and left is not None and right is not None else None
 
 
@@ -157,8 +157,10 @@ def is_always(node: Node, statement: Node) -> bool:
     for around in ancestors(node):
         if not inside(around, statement):
             break
-        first = field(around, "left" if operator_of(around) in ("&&", "||") else "condition")
-        if around.type in _SELECTING or operator_of(around) in ("&&", "||"):
+        first = field(
+            around, "left" if expression_operator(around) in ("&&", "||") else "condition"
+        )
+        if around.type in _SELECTING or expression_operator(around) in ("&&", "||"):
             if first is None or not inside(inner, first):
                 return False
         elif around.type in _REPEATING:
@@ -185,7 +187,7 @@ def statements(node: Node) -> list[Node]:
 def called(node: Node) -> str:
     """Return the name of a function that is called by a plain name; empty for anything else."""
     function = field(node, "function") if node.type == "call_expression" else None
-    return text_of(function) if function is not None and function.type == "identifier" else ""
+    return node_text(function) if function is not None and function.type == "identifier" else ""
 
 
 def called_last(call: Node) -> str:
@@ -193,10 +195,10 @@ def called_last(call: Node) -> str:
     function = field(call, "function")
     while function is not None and function.type not in ("identifier", "field_identifier"):
         function = field(function, "name") or field(function, "field")
-    return text_of(function)
+    return node_text(function)
 
 
-def arguments_of(call: Node) -> list[Node]:
+def call_arguments(call: Node) -> list[Node]:
     """Return the arguments of a call."""
     found = field(call, "arguments")
     return [] if found is None else [a for a in found.named_children if a.type != "comment"]
@@ -236,10 +238,10 @@ def declared_name(declarator: Node) -> str:
     *_, last = outline(declarator)
     while (inner := field(last, "name")) is not None:
         last = inner
-    return text_of(last)
+    return node_text(last)
 
 
-def name_of(function: Node) -> str:
+def unscoped_name(function: Node) -> str:
     """Return the name of a function, without scopes and template arguments."""
     declarator = field(function_head(function), "declarator")
     return "" if declarator is None else declared_name(declarator)
@@ -252,7 +254,7 @@ def expression(text: str) -> Node:
     return parse(b"") if value is None or root.has_error else value
 
 
-def expression_in(statement: Node) -> Node | None:
+def statement_expression(statement: Node) -> Node | None:
     """Return the expression that an expression statement consists of."""
     if statement.type != "expression_statement" or not statement.named_children:
         return None
@@ -279,11 +281,11 @@ def _constant_value(node: Node) -> int | None:
     if node.type in ("true", "false"):
         return int(node.type == "true")
     if node.type == "number_literal":
-        return whole_number(text_of(node))
+        return whole_number(node_text(node))
     names = ("left", "argument", "condition", "consequence", "alternative", "right")
     parts = [part for name in names if (part := field(node, name)) is not None]
     known = [value for part in parts if (value := _constant_value(part)) is not None]
-    function = _OPERATORS.get((len(parts), operator_of(node)))
+    function = _OPERATORS.get((len(parts), expression_operator(node)))
     if function is None or len(known) != len(parts):
         return None
     try:
@@ -294,16 +296,16 @@ def _constant_value(node: Node) -> int | None:
 
 def is_zero(value: Node | None) -> bool:
     """Return whether an expression is a literal zero."""
-    return text_of(value).rstrip("fF") in ("0", "0.", "0.0")
+    return node_text(value).rstrip("fF") in ("0", "0.", "0.0")
 
 
-def call_in(statement: Node) -> Node | None:
+def statement_call(statement: Node) -> Node | None:
     """Return the call that an expression statement consists of."""
-    inner = expression_in(statement)
+    inner = statement_expression(statement)
     return inner if inner is not None and inner.type == "call_expression" else None
 
 
 def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
     """Return whether a statement is a call of ``name`` with that many arguments."""
-    call = call_in(statement)
-    return call is not None and called(call) == name and len(arguments_of(call)) == arguments
+    call = statement_call(statement)
+    return call is not None and called(call) == name and len(call_arguments(call)) == arguments

@@ -57,11 +57,11 @@ def findings(source: str) -> frozenset[str]:
         module = ast.parse(source)
     except NOT_PYTHON as error:
         raise ModuleError(f"it is no Python module ({type(error).__name__})") from None
-    found = {finding for statement in module.body for finding in _at_the_top(statement)}
+    found = {finding for statement in module.body for finding in _findings_at_top(statement)}
     if _ENCODING.search(source.replace("\r", "\n")):
         found.add("another encoding than UTF-8")
     modules = _Modules(module)
-    found.update(_in_assembler(module))
+    found.update(_findings_in_assembler(module))
     for node in ast.walk(module):
         found.update(_anywhere(node))
         found.update(modules.misuse(node))
@@ -74,12 +74,12 @@ def assembler_statements(source: str) -> int:
     return sum(getattr(node, "attr", "") == _ASSEMBLER for node in ast.walk(module))
 
 
-def _at_the_top(statement: ast.stmt) -> Iterator[str]:
+def _findings_at_top(statement: ast.stmt) -> Iterator[str]:
     match statement:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
             return
         case ast.FunctionDef():
-            yield from _in_function(statement)
+            yield from _findings_in_function(statement)
         case ast.Assign(targets=[ast.Name()], value=value) if _is_constant(value):
             return
         case ast.AnnAssign(target=ast.Name(), annotation=annotation, value=value) if (
@@ -87,24 +87,24 @@ def _at_the_top(statement: ast.stmt) -> Iterator[str]:
         ):
             return
         case _:
-            yield f"the statement {_shown(statement)}"
+            yield f"the statement {_short_text(statement)}"
 
 
-def _in_function(function: ast.FunctionDef) -> Iterator[str]:
+def _findings_in_function(function: ast.FunctionDef) -> Iterator[str]:
     decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
     if decorators not in (["triton.jit"], ["jit"]):
         yield f"{function.name}, which is not decorated with triton.jit alone"
     arguments = function.args
     for default in (*arguments.defaults, *arguments.kw_defaults):
         if default is not None and not _is_constant(default):
-            yield f"the default {_shown(default)}"
+            yield f"the default {_short_text(default)}"
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     for annotation in (*(argument.annotation for argument in every), function.returns):
         if annotation is not None and not _is_name(annotation):
-            yield f"the annotation {_shown(annotation)}"
+            yield f"the annotation {_short_text(annotation)}"
     for node in ast.walk(function):
         if node is not function and isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom):
-            yield f"{_shown(node)} in a function"
+            yield f"{_short_text(node)} in a function"
 
 
 def _anywhere(node: ast.AST) -> Iterator[str]:
@@ -115,16 +115,16 @@ def _anywhere(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
         yield f"the attribute {node.attr}"
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-        yield f"an assignment to {_shown(node)}"
+        yield f"an assignment to {_short_text(node)}"
     if isinstance(node, _FORBIDDEN_STATEMENTS):
-        yield f"{type(node).__name__}: {_shown(node)}"
+        yield f"{type(node).__name__}: {_short_text(node)}"
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         for word in ("clock", "globaltimer", "nanosleep", "__"):
             if word in node.value:
                 yield f"a text with {word}"
 
 
-def _in_assembler(module: ast.Module) -> Iterator[str]:
+def _findings_in_assembler(module: ast.Module) -> Iterator[str]:
     """Yield what is forbidden in inline assembler, whose text must be a literal."""
     called = set()
     for node in ast.walk(module):
@@ -136,7 +136,7 @@ def _in_assembler(module: ast.Module) -> Iterator[str]:
         if not isinstance(text, ast.Constant) or not isinstance(text.value, str):
             yield "assembler whose text is put together"
         elif IN_ASSEMBLER.search(text.value):
-            yield f"assembler with {_shown(text)}"
+            yield f"assembler with {_short_text(text)}"
     for node in ast.walk(module):
         if getattr(node, "attr", "") == _ASSEMBLER and id(node) not in called:
             yield f"another meaning of {_ASSEMBLER}"
@@ -159,12 +159,12 @@ class _Modules:
             yield f"another meaning of {node.name}"
         elif isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _renamed(alias, "")
+                yield from _renamed_decorators(alias, "")
                 if alias.name not in _MODULES:
                     yield f"import {alias.name}"
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
-                yield from _renamed(alias, f"{node.module}.")
+                yield from _renamed_decorators(alias, f"{node.module}.")
                 if node.level or not _may_be_imported(node.module or "", alias.name):
                     yield f"from {node.module} import {alias.name}"
         elif isinstance(node, ast.Name) and id(node) not in self._within:
@@ -190,7 +190,7 @@ class _Modules:
         return ""
 
 
-def _renamed(alias: ast.alias, module: str) -> Iterator[str]:
+def _renamed_decorators(alias: ast.alias, module: str) -> Iterator[str]:
     """Yield a finding if an import gives the name of a decorator to something else."""
     name = alias.asname or alias.name
     if f"{module}{alias.name}" != _DECORATORS.get(name, f"{module}{alias.name}"):
@@ -242,6 +242,6 @@ def _is_name(annotation: ast.expr) -> bool:
     )
 
 
-def _shown(node: ast.AST) -> str:
+def _short_text(node: ast.AST) -> str:
     text = " ".join(ast.unparse(node).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -112,7 +112,7 @@ class TritonText:
         if module is None or "\f" in source:
             return None
         # What the name stands for in the end, if it is set more than once, is not known.
-        node = only([node for node in module.body for name in _bound_by(node) if name == entry])
+        node = only([node for node in module.body for name in _bound_names(node) if name == entry])
         if not isinstance(node, ast.FunctionDef):
             return None
         text = cls(source.encode(), module, node)
@@ -282,7 +282,7 @@ class TritonText:
         return plain or self.called(call) == "range"
 
 
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
+def _bound_names(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement of a module sets."""
     if isinstance(statement, ast.FunctionDef | ast.ClassDef):
         yield statement.name

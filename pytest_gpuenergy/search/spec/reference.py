@@ -58,7 +58,7 @@ def _product(left: Any, right: Any) -> Any:
     return left * right
 
 
-def _bounded(
+def _bounded_operation(
     function: Callable[[Any, Any], Any], bits: Callable[[int, int], int]
 ) -> Callable[[Any, Any], Any]:
     """Return an operation that refuses integers whose result would be too large."""
@@ -73,9 +73,11 @@ def _bounded(
 
 
 _BOUNDED = {
-    "**": _bounded(operator.pow, lambda base, exponent: base.bit_length() * max(0, exponent)),
-    "<<": _bounded(operator.lshift, lambda value, places: value.bit_length() + places),
-    "*": _bounded(_product, lambda left, right: left.bit_length() + right.bit_length()),
+    "**": _bounded_operation(
+        operator.pow, lambda base, exponent: base.bit_length() * max(0, exponent)
+    ),
+    "<<": _bounded_operation(operator.lshift, lambda value, places: value.bit_length() + places),
+    "*": _bounded_operation(_product, lambda left, right: left.bit_length() + right.bit_length()),
 }
 
 
@@ -180,10 +182,10 @@ class BaselineOutputs:
         for name in sorted(inputs):
             key.update(name.encode() + np.ascontiguousarray(inputs[name]).tobytes())
         if key.digest() not in self._known:
-            self._known[key.digest()] = self._run(inputs)
+            self._known[key.digest()] = self._compute(inputs)
         return {name: value.copy() for name, value in self._known[key.digest()].items()}
 
-    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values = {}
         for tensor in self._io.tensors:
             if tensor.is_read:

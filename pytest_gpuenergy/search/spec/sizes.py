@@ -51,7 +51,7 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
             or a result is too large.
     """
     try:
-        return _value(_parsed(size), names)
+        return _value(_parse(size), names)
     except _SizeError as error:
         why = str(error)
     except ZeroDivisionError:
@@ -63,13 +63,13 @@ def evaluate(size: Size, names: Mapping[str, object]) -> int:
     raise InputError(f"The size {shown(str(size))} cannot be computed: {why}.")
 
 
-def names_in(size: Size) -> frozenset[str]:
+def used_names(size: Size) -> frozenset[str]:
     """Return the names that an expression uses, except those of functions.
 
     Raises:
         InputError: the expression cannot be parsed.
     """
-    found = {node.id for node in ast.walk(_parsed(size)) if isinstance(node, ast.Name)}
+    found = {node.id for node in ast.walk(_parse(size)) if isinstance(node, ast.Name)}
     return frozenset(found - FUNCTIONS)
 
 
@@ -105,7 +105,7 @@ def _value(node: ast.expr, names: Mapping[str, object]) -> int:
     return found
 
 
-def _parsed(size: Size) -> ast.expr:
+def _parse(size: Size) -> ast.expr:
     if isinstance(size, int):
         return ast.Constant(int(size))
     if len(size) > _MAX_LENGTH:

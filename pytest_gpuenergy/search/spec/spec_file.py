@@ -92,7 +92,7 @@ def _complete(spec: KernelSpec, path: Path, sources: Path | None = None) -> Kern
     try:
         if bool(spec.source) == bool(spec.file):
             raise FormError("it needs either source, the text itself, or file, a path")
-        spec = _with_source(spec, path, sources)
+        spec = _load_source(spec, path, sources)
         check_spec(spec.on(emulated=False))
         check_spec(spec.on(emulated=True))
     except (FormError, InputError) as error:
@@ -138,7 +138,7 @@ _MAX_SOURCE_BYTES = 4 << 20
 """The limit on a file with source text."""
 
 
-def _with_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
+def _load_source(spec: KernelSpec, path: Path, sources: Path | None = None) -> KernelSpec:
     """Return the spec with the text in ``source``, and the entry's name in that text.
 
     It may need a checkout, which by default is `_SOURCES` beside the spec. What is wrong with the

@@ -167,7 +167,7 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     The bytes are the elements in row-major order, little-endian; a bfloat16 is given by its bits.
     """
     if isinstance(tensor.data, str):
-        return _unpacked(tensor, shape)
+        return _unpack(tensor, shape)
     try:
         values = np.array(tensor.data)
     except (ValueError, OverflowError):  # lists of different lengths
@@ -189,7 +189,7 @@ def inline_data(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _unpacked(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
+def _unpack(tensor: TensorSpec, shape: tuple[int, ...]) -> Array:
     dtype = stored_as(tensor.dtype)
     wanted = math.prod(shape) * dtype.itemsize
     if wanted > _MAX_BYTES:

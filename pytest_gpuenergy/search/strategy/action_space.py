@@ -64,7 +64,7 @@ class Incumbent(NamedTuple):
 
     Attributes:
         state: the id of the state.
-        cost: its cost.
+        cost: the cost of the state.
     """
 
     state: str

@@ -46,8 +46,8 @@ class GraphEdge(Struct):
         label, child, kind, family: the fields of its `Action`; ``kind`` is not empty.
         gain: the predicted gain; None if nothing is known.
         draw: a random number from 0 to 1 that decides between otherwise equal actions.
-        noise: its share of the root's noise, if it is an edge of the root.
-        prior: its prior probability at the last visit to its state.
+        noise: the edge's share of the root's noise, if it is an edge of the root.
+        prior: the edge's prior probability at the last visit to its state.
         visits: the number of results that came back along it.
         running: the number of proposals along it whose results are outstanding.
     """
@@ -68,15 +68,15 @@ class GraphNode(Struct):
     """A state that was proposed.
 
     Attributes:
-        number: its place in the order of the proposals.
-        standing: whether its evaluation is running, has succeeded or has failed.
-        cost: its cost; None if it failed or is not evaluated yet.
-        own: the value of its own result.
-        mean: the mean value of the visits to it.
-        best: the largest value at it or below.
+        number: the state's place in the order of the proposals.
+        standing: whether the evaluation is running, has succeeded or has failed.
+        cost: the cost of the state; None if it failed or is not evaluated yet.
+        own: the value of the state's own result.
+        mean: the mean value of the visits to the state.
+        best: the largest value of the state and of those below it.
         visits: the number of results of proposals that led to it or through it.
         running: the number of such proposals whose results are outstanding.
-        edges: its actions; None until it is expanded.
+        edges: the actions of the state; None until it is expanded.
         open: whether anything is left to try at it or below.
     """
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pytest_gpuenergy.support import InputError
 
 
-def _within(default: float, least: float, most: float) -> Any:
+def _bounded_field(default: float, least: float, most: float) -> Any:
     """Declare a parameter with its default and its bounds."""
     return field(default=default, metadata={"bounds": (least, most)})
 
@@ -62,21 +62,21 @@ class SearchParameters:
         InputError: a value is not a number within its bounds.
     """
 
-    puct_c: float = _within(0.5, 0.0, 100.0)
-    prog_widen_thresh: float = _within(4.0, 0.01, 1000.0)
-    prog_widen_exponent: float = _within(0.9, 0.0, 1.0)
-    root_noise_eps: float = _within(0.1, 0.0, 1.0)
-    root_noise_alpha: float = _within(0.3, 0.001, 1000.0)
-    virtual_loss: float = _within(1.0, 0.0, 100.0)
-    min_pred_gain: float = _within(0.02, 0.0, 1.0)
-    best_share: float = _within(0.9, 0.0, 1.0)
-    prior_temperature: float = _within(0.2, 0.001, 1000.0)
-    prediction_count: float = _within(10.0, 0.01, 1000.0)
-    no_error_count: float = _within(5.0, 0.01, 1e6)
-    failure_value: float = _within(-1.0, -20.0, 0.0)
-    pred_gain_spread: float = _within(0.25, 0.0, 10.0)
-    tactic_count: float = _within(10.0, 0.01, 1000.0)
-    ncu_every: float = _within(5.0, 0.0, 1e6)
+    puct_c: float = _bounded_field(0.5, 0.0, 100.0)
+    prog_widen_thresh: float = _bounded_field(4.0, 0.01, 1000.0)
+    prog_widen_exponent: float = _bounded_field(0.9, 0.0, 1.0)
+    root_noise_eps: float = _bounded_field(0.1, 0.0, 1.0)
+    root_noise_alpha: float = _bounded_field(0.3, 0.001, 1000.0)
+    virtual_loss: float = _bounded_field(1.0, 0.0, 100.0)
+    min_pred_gain: float = _bounded_field(0.02, 0.0, 1.0)
+    best_share: float = _bounded_field(0.9, 0.0, 1.0)
+    prior_temperature: float = _bounded_field(0.2, 0.001, 1000.0)
+    prediction_count: float = _bounded_field(10.0, 0.01, 1000.0)
+    no_error_count: float = _bounded_field(5.0, 0.01, 1e6)
+    failure_value: float = _bounded_field(-1.0, -20.0, 0.0)
+    pred_gain_spread: float = _bounded_field(0.25, 0.0, 10.0)
+    tactic_count: float = _bounded_field(10.0, 0.01, 1000.0)
+    ncu_every: float = _bounded_field(5.0, 0.0, 1e6)
 
     def __post_init__(self) -> None:
         for declared in fields(self):

@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 from pytest_gpuenergy.devices import (
     Binary,
     CudaDevice,
-    cubins_in,
+    host_program_cubins,
     sass_listing,
     tensor_core_instructions,
     variable_bytes,
@@ -84,7 +84,7 @@ def test_a_card_counts_those_of_kernels_that_it_compiled(tmp_path, monkeypatch):
 
 
 def test_a_program_without_code_for_gpus_has_none():
-    assert [*cubins_in(CODE["sm_80"])] == []
+    assert [*host_program_cubins(CODE["sm_80"])] == []
 
 
 @example(noise=bytes(8) + b"\xff" * 8, at=32, end=6000)  # the table lies beyond any memory

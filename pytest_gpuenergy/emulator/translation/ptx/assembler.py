@@ -11,9 +11,9 @@ from pytest_gpuenergy.emulator.translation.ptx.statements import (
     MacroStrings,
     UnsupportedError,
     end_of_statement,
+    parse_statement,
     refusal_message,
     shown_template,
-    statement_at,
     with_choice,
 )
 from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
@@ -61,7 +61,7 @@ class AsmStatements:
                 for directive, branch in conditional.branches
             )
             return "".join(["\n", *parts, "#endif\n"])
-        if choice := self._strings.choice_in(text):
+        if choice := self._strings.string_choice(text):
             name, choices = choice  # the compiler selects a string
             branches = (
                 f"if constexpr (::cuhost::cuhost_same({name}, {string})) "
@@ -71,7 +71,7 @@ class AsmStatements:
             self.headers.add("ptx.h")
             return f"__extension__ ({{ {' else '.join(branches)} (void)0; }})"
         try:
-            code = self._translated(text)
+            code = self._host_code(text)
         except UnsupportedError as unsupported:
             # An error only where the compiler finds the call reachable: helpers may be unused.
             self.refusals.append(refusal_message(str(unsupported)))
@@ -80,17 +80,17 @@ class AsmStatements:
             self.headers.add("ptx.h")
         return code
 
-    def _translated(self, text: str) -> str:
+    def _host_code(self, text: str) -> str:
         # Its tables of instructions take 25 ms to build, and most texts have no PTX.
         from pytest_gpuenergy.emulator.translation.ptx.code import statement_code
 
-        return statement_code(statement_at(text, self._strings))
+        return statement_code(parse_statement(text, self._strings))
 
     def refusal(self, position: int) -> str:
         """Return why a statement is refused: the instruction that cannot run, or all of them."""
         end = end_of_statement(self._source, position)
         try:
-            self._translated(self._source[position:end])
+            self._host_code(self._source[position:end])
         except UnsupportedError as unsupported:
             return refusal_message(str(unsupported))
         return refusal_message(shown_template(self._source, position))

@@ -91,7 +91,7 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     registers = elements(vector)
     if len(registers) != count or int(kind[1:]) * count > _WIDEST_BITS:
         return ""
-    address = names.address_in(place, modifiers)
+    address = names.host_address(place, modifiers)
     function = f"{'load' if loads else 'store'}_{strength}<{HOST}{kind}, {count}>"
     if loads:
         targets = [names.target(text) for text in registers]
@@ -121,7 +121,10 @@ def _atomic(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
         return ""
     place, *values = operands[returns:]
     (order,) = orders or {"relaxed"}
-    arguments = [names.address_in(place, modifiers), *(names.value(text, kind) for text in values)]
+    arguments = [
+        names.host_address(place, modifiers),
+        *(names.value(text, kind) for text in values),
+    ]
     call = f"{HOST}atom_{operation}<{HOST}{kind}, {HOST}order_{order}>({', '.join(arguments)})"
     return f"{names.target(operands[0])} = {call};" if returns else f"(void){call};"
 

@@ -192,7 +192,7 @@ class Names:
             )
         return f"{HOST}address({base}, {self.value(offset)})"
 
-    def address_in(self, text: str, modifiers: Collection[str]) -> str:
+    def host_address(self, text: str, modifiers: Collection[str]) -> str:
         """Return the host address for an address in the space that the modifiers name."""
         found = self.address(text, shared=any(name.startswith("shared") for name in modifiers))
         if "shared::cluster" in modifiers:

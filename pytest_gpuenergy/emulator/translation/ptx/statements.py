@@ -72,13 +72,13 @@ def shown_template(source: str, position: int) -> str:
     pieces = []
     for token, depth in with_depth(cuda_tokens(source, position)):
         if token.kind == "literal" and depth == 1:
-            pieces.append(_unescaped(token.text))
+            pieces.append(_string_text(token.text))
         elif token.text in (":", "::", ";") or (depth == 0 and token.text == ")"):
             break
     return "".join(pieces).strip()
 
 
-def statement_at(text: str, macros: MacroStrings) -> Statement:
+def parse_statement(text: str, macros: MacroStrings) -> Statement:
     """Return the statement in ``text``, which begins after its keyword."""
     sections = list(_sections(text))
     if not sections:
@@ -121,7 +121,7 @@ def _sections(text: str) -> Iterator[_Section]:
             tokens.append((token, depth))
 
 
-def _unescaped(literal: str) -> str:
+def _string_text(literal: str) -> str:
     """Return the text of a string."""
     if "R" in literal.partition('"')[0]:  # a raw string
         return literal[literal.index("(") + 1 : literal.rindex(")")]
@@ -129,7 +129,7 @@ def _unescaped(literal: str) -> str:
     return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "", found[1] or ""), inner)
 
 
-def _joined(tokens: Iterable[CudaToken]) -> str:
+def _token_text(tokens: Iterable[CudaToken]) -> str:
     """Return the text of tokens, with a space for each comment or white space between them."""
     text, last = "", 0
     for token in tokens:
@@ -190,10 +190,10 @@ class MacroStrings:
                 parameters = None
                 if names := found["parameters"]:
                     parameters = tuple(name.strip() for name in names[1:-1].split(","))
-                macro = _StringMacro(parameters, _joined(cuda_tokens(token.text, found.end())))
+                macro = _StringMacro(parameters, _token_text(cuda_tokens(token.text, found.end())))
                 self._definitions.setdefault(found["name"], set()).add(macro)
 
-    def choice_in(self, text: str) -> tuple[str, list[str]] | None:
+    def string_choice(self, text: str) -> tuple[str, list[str]] | None:
         """Return a macro in a text for which several strings are defined, with these strings."""
         for token in cuda_tokens(text):
             macros = self._definitions.get(token.text, ())
@@ -220,14 +220,14 @@ class MacroStrings:
             arguments: tuple[str, ...] = ()
             k += 1
             if token.kind == "literal":
-                pieces.append(_unescaped(token.text))
+                pieces.append(_string_text(token.text))
                 continue
             if token.kind != "name":
                 raise UnsupportedError(f"asm with {token.text} beside its strings")
             if k < len(tokens) and tokens[k].text == "(":
                 texts = [other.text for other in tokens[k:]]
                 closing = texts.index(")") if ")" in texts else 0
-                listed = _joined(tokens[k + 1 : k + closing])
+                listed = _token_text(tokens[k + 1 : k + closing])
                 arguments = tuple(part.strip() for part in listed.split(","))
                 k += closing + 1
             value = self._value(token.text, arguments)
@@ -250,7 +250,7 @@ class MacroStrings:
         shown = False  # after #
         for token in cuda_tokens(macro.body):
             if token.kind == "literal":
-                pieces.append(_unescaped(token.text))
+                pieces.append(_string_text(token.text))
             elif token.kind == "name":
                 shown_value = values.get(token.text, "")
                 inner = self._value(token.text, (), depth + 1)
