@@ -362,6 +362,7 @@ def write_outputs(
             if path is not None:
                 write(report, path)
         except (GpuEnergyError, OSError) as error:
+            session.unwritten.update([path] if path else [])
             problems.append(f"{error_message(error)} The measurements are in {folder}.")
     return problems
 
@@ -400,7 +401,11 @@ def summary_lines(session: Session, verbosity: int = 0, width: int | None = None
         "CSV": session.options.csv_folder or folder / "csv",
         "page": session.options.html_path,
     }
-    places = [f"{name}: {path}" for name, path in written.items() if path is not None]
+    places = [
+        f"{name}: {path}"
+        for name, path in written.items()
+        if path is not None and path not in session.unwritten
+    ]
     line = ", ".join(places)
     yield from [line] if width is None or len(line) <= width else places
 

@@ -219,6 +219,7 @@ class Session:
         restored: sentences about power limits that were restored after killed runs.
         identities: the items' identities, by which other runs refer to them.
         resumption: what the run being resumed has measured.
+        unwritten: requested views that could not be written.
         items: the number of items that this process may measure.
         link: in a pytest-xdist worker, the line to the controller.
         announce_preheat: called with the seconds for which the card may still be heated up.
@@ -231,6 +232,7 @@ class Session:
         self.card = SessionCard(options, self._tell)
         self.run: RunInfo | None = None
         self.restored: list[str] = []
+        self.unwritten: set[Path] = set()
         self.identities = Identities()
         self.resumption = Resumption(options, link)
         self.items = 1
