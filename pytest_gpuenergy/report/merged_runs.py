@@ -29,7 +29,7 @@ def merge(reports: Sequence[Report]) -> Report:
 
     Raises:
         ReportInputError: the runs differ in GPU model, cache state, or in being emulated or
-            legacy, or their GPUs are unknown.
+            legacy, or a board's own limit was changed in between, or their GPUs are unknown.
     """
     ordered = sorted(reports, key=lambda report: report.run.started)
     last = ordered[-1]
@@ -58,6 +58,9 @@ def merge(reports: Sequence[Report]) -> Report:
             f"Runs {ordered[0].run.run_id} and {last.run.run_id} cannot be merged: some kernels "
             "were measured with a hot cache and others with a cold one."
         )
+    kept = latest_only(measurements)
+    if len(ordered) > 1:
+        _refuse_mixed_limits(kept)
     anchors = tuple(dict.fromkeys(check for report in ordered for check in report.anchors))
     tables = [report.run.cap_table_w for report in ordered if report.run.cap_table_w]
     run = replace(last.run, cap_table_w=tables[-1]) if tables else last.run
@@ -68,7 +71,27 @@ def merge(reports: Sequence[Report]) -> Report:
         for report in ordered
         for check in report.board_checks
     }
-    return Report(run, latest_only(measurements), anchors, stations, tuple(board_checks.values()))
+    return Report(run, kept, anchors, stations, tuple(board_checks.values()))
+
+
+def _refuse_mixed_limits(measurements: Iterable[Measurement]) -> None:
+    """Refuse ``current`` as the name of two power limits of one board, which no table tells apart.
+
+    Raises:
+        ReportInputError: a board's own limit was changed between the runs.
+    """
+    limits: dict[str, set[float]] = defaultdict(set)
+    for m in measurements:
+        if m.measured and m.power_limit_w is None and m.enforced_power_limit_w and m.gpu_uuid:
+            limits[m.gpu_uuid].add(m.enforced_power_limit_w)
+    for several in limits.values():
+        if len(several) > 1:
+            low, high = min(several), max(several)
+            raise ReportInputError(
+                f"These runs cannot be merged: 'current' was {low:g} W in some of them and "
+                f"{high:g} W in others on the same board. Report each alone, or measure with "
+                f"--powercap {low:g}W,{high:g}W."
+            )
 
 
 def by_run(reports: Iterable[Report]) -> list[list[Report]]:

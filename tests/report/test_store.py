@@ -384,6 +384,16 @@ def test_runs_of_a_hot_and_a_cold_cache_are_not_merged(run_info, measured):
         merge(reports)
 
 
+def test_runs_before_and_after_a_boards_own_limit_was_changed_are_not_merged(run_info, measured):
+    def at(rank, limit_w, board="GPU-1"):
+        own = {"power_limit_w": None, "enforced_power_limit_w": limit_w, "gpu_uuid": board}
+        return Report(run_info(started=f"2026-01-0{rank}"), (measured(rank, **own),))
+
+    with pytest.raises(ReportError, match="'current' was 500 W in some of them and 700 W in oth"):
+        merge([at(1, 700.0), at(2, 500.0)])
+    assert len(merge([at(1, 700.0), at(2, 500.0, "GPU-2")]).measurements) == 2
+
+
 def test_of_an_item_in_two_runs_the_later_one_counts(run_info, measured):
     first = Report(run_info(started="2026-01-01"), (measured(1, energy_mj=50.0),))
     second = Report(run_info(started="2026-01-02"), (measured(1, energy_mj=60.0),))
