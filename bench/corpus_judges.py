@@ -140,7 +140,11 @@ class Judges:
                 loaded.run(order_seed=0)
                 expected = workload.reference(inputs)
                 for output in (*entry.inouts, *entry.outputs):
-                    seen = numbers(arenas[output.name].value(), output.dtype).astype(np.float64)
+                    seen = numbers(arenas[output.name].value(), output.dtype)
+                    if seen.dtype.kind == "f":
+                        seen = seen.astype(np.float64)
+                    else:  # double precision lacks most integers of 64 bits
+                        seen = seen.astype(np.longdouble)
                     tolerance = TOLERANCES.get(output.dtype, 0.0)
                     with np.errstate(all="ignore"):
                         close = np.allclose(seen, expected[output.name], tolerance, tolerance)

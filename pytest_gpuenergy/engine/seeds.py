@@ -113,7 +113,7 @@ def drawings_of(
         floating = all(is_floating(tensor.dtype) for tensor in workload.inputs)
         numbers = UNIFORM_FLOATS if floating else UNIFORM
         more += [
-            Drawing(seeds[-1], 1 if number > 8 else 0, uniform=number, literals=literals)
+            Drawing(seeds[-1], 1 if number == 9 else 0, uniform=number, literals=literals)
             for number in numbers
         ]
     return [*drawings[:-1], *more, drawings[-1]]

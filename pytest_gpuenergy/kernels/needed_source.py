@@ -37,7 +37,7 @@ _OF_C = (
 )
 HOST_HEADER = re.compile(
     rf"(?:[a-z_]+|(?:{_OF_C})\.h"
-    r"|(?:sys|arpa|netinet|thrust|torch|ATen|c10|pybind11|GL|GLES\d?|GLFW|GLUT|EGL|X11|vulkan)/.*"
+    r"|(?:sys|arpa|netinet|thrust(?!/complex\.h)|torch|ATen|c10|pybind11|GL|GLES\d?|GLFW|GLUT|EGL|X11|vulkan)/.*"
     r"|helper_(?!math\.)\w+\.h|(?:cublas|cudnn|cusparse|cufft|nvtx|nccl|curand(?!_))\w*(?:/\w+)?\.h"
     r"|cuda_(?:profiler_api|gl_interop|egl_interop|d3d\d+_interop)\.h)"
 )

@@ -5,7 +5,8 @@ text, and slices (rows, columns, blocks) of a kind of their own, such as one lar
 ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs.
 In a *uniform* drawing all of a tensor is of one kind: integers follow from their places, so that
 indices form a chain or a tree of everything and weights a single long path, which random ones never
-do, and floating-point values are all tiny, all close to one large value, or zeros of both signs.
+do, and floating-point values are all tiny, all close to one large value of either sign, or zeros of
+both signs, of which the first one has either.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _WIDE, _OCTAVES = 1 << 16, 512
 """The width of a range from which on integers of every length are drawn, and how many different."""
 _BITS = (1 << 64) - 1
 
-UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 7, 9)
+UNIFORM, UNIFORM_FLOATS = range(1, 9), (1, 2, 4, 7, 9, 10)
 """Numbers of uniform drawings, and of those that differ for floating-point values."""
 
 
@@ -239,7 +240,7 @@ def end_of_range(uniform: int, *, first: bool) -> Literal[-1, 1]:
 
     Sums of products of two tensors are then all close to their lowest value, or to their highest.
     """
-    return 1 if uniform == UNIFORM_FLOATS[2] or first == (uniform == UNIFORM_FLOATS[0]) else -1
+    return 1 if uniform == 7 or first == (uniform == 1) else -1
 
 
 def _uniform_floats(
@@ -251,13 +252,16 @@ def _uniform_floats(
 ) -> _Floats:
     """Draw by `Edges.uniform`: 1 all tiny, 2 near a large value, 7 zeros, otherwise ordinary.
 
+    With 4 they are far below zero, where a maximum that starts at zero leaves no exponential.
     With 8 they are positive: all may be added to one place, and the sum must not be zero by chance.
     With 9 those of the first input are closer to a large value, see `_spreads`.
+    With 10 they are zeros as with 7, but the first one is negative: of equal numbers the first
+    counts, and a kernel that compares bits takes zeros for different.
     Values in a range of their own are all near one of its ends, by `Edges.sign`.
     """
     values = _floating_palette(generator, own, edges).quiet(shape).astype(np.float64)
     if own is not None:
-        if edges.uniform not in UNIFORM_FLOATS[:3]:
+        if edges.uniform not in (1, 2, 7):
             return values
         part = generator.uniform(1 / 256, 1 / 8, shape)
         return own[0] + (own[1] - own[0]) * (1 - part if edges.sign > 0 else part)
@@ -265,11 +269,16 @@ def _uniform_floats(
         return values * 2.0 ** _TINY[0]
     if edges.uniform == 2:
         return edges.reach / 2 + values
+    if edges.uniform == 4:
+        return values - edges.reach * 15 / 16
     if edges.uniform == 9 and edges.sign:
         return edges.sign * edges.reach / 2 + values * _spreads(dtype, edges.reach / 2, shape)
     if edges.uniform == 8:
         return (edges.sign or 1) * (0.5 + np.abs(values))
-    return np.copysign(0.0, values) if edges.uniform == 7 and edges.zeros else values
+    if edges.uniform in (7, 10) and edges.zeros:
+        values = np.copysign(0.0, values)
+        values.flat[:1] = 0.0 if edges.uniform == 7 else -0.0
+    return values
 
 
 def _spreads(dtype: str, centre: float, shape: tuple[int, ...]) -> _Floats:

@@ -181,6 +181,40 @@ def test_a_launch_need_not_wait_for_the_one_before(run):
     )
 
 
+PASSED = [
+    "float (*op)(float) = twice; y[t] = op(x[t]);",
+    "y[t] = last_of<1>(twice, x + t);",
+    "y[t] = last_of<2>(Half::of, x + t) * 4;",
+    "y[t] = last_of<3>(t % 2 ? table[0] : times<2>, x + t);",
+    "y[t] = last_of<4>(attributed, x + t);",
+    "y[t] = twice(x[t]) + down(t % 4);",
+]
+
+
+def test_functions_that_must_be_inlined_may_be_passed_or_recursive(run):
+    source = f"""#define INLINE __device__ __forceinline__
+    struct Half {{ static INLINE float of(float v) {{ return 0.5f * v; }} }};
+    INLINE float twice(float v) {{ return 2 * v; }}
+    template <int N> INLINE float times(float v) {{ return N * v; }}
+    __attribute__((always_inline)) __device__ inline float attributed(float v) {{ return 2 * v; }}
+    INLINE int down(int n) {{ return n > 0 ? down(n - 1) : n; }}
+    __device__ float (*table[1])(float) = {{twice}};
+    // GCC inlines what is called once, and knows only then which function is passed.
+    template <int> __device__ float last_of(float (*op)(float), const float* x) {{
+      float y = 0;
+      for (int k = 0; k < 3; ++k) y = op(*x);
+      return y;
+    }}
+    __global__ void k(const float* x, float* y) {{
+      int t = threadIdx.x;
+      y += 64 * blockIdx.x;
+      {in_blocks(PASSED)}
+    }}"""
+    outputs = {"y": (64 * len(PASSED), "float32")}
+    y = run(source, {"x": X}, outputs, block=64, grid=len(PASSED))["y"]
+    np.testing.assert_array_equal(y, np.tile(2 * X, len(PASSED)))
+
+
 TAKEN = """
     value copy fill first entry Entry Table Guarded Storage storage number name kernel initial
     thread block block_dim grid_dim build checked bits Small Pair Caller call convert Argument

@@ -638,18 +638,40 @@ def test_what_shows_only_if_all_of_a_group_is_far_off_or_tiny_is_found(wrong):
     assert_wrong(workload, wrong)
 
 
-def first_of_largest(by_bits: bool) -> Function:
-    """The column of the largest number of each row, the first of equal ones."""
+def first_of(extreme: str, by_bits: bool) -> Function:
+    """The column of the largest or smallest number of each row, the first of equal ones."""
 
     def function(x: Any) -> Any:
         bits = x.view(np.int32)
         keys = np.where(bits < 0, -(bits & 0x7FFFFFFF) - 1, bits) if by_bits else x
-        return keys.argmax(axis=1).astype(np.int32)
+        return getattr(keys, extreme)(axis=1).astype(np.int32)
 
     return function
 
 
-def test_zeros_of_both_signs_that_are_told_apart_are_found():
-    workload = contract(first_of_largest(False), (37, 61), (37,), result="int32")
-    verified(workload, first_of_largest(False))
-    assert_wrong(workload, first_of_largest(True))
+@pytest.mark.parametrize("rows", [1, 37])
+@pytest.mark.parametrize("extreme", ["argmax", "argmin"])
+def test_zeros_of_both_signs_that_are_told_apart_are_found(rows, extreme):
+    workload = contract(first_of(extreme, False), (rows, 1200), (rows,), result="int32")
+    verified(workload, first_of(extreme, False))
+    assert_wrong(workload, first_of(extreme, True))
+
+
+def shares_of_groups(least: float) -> Function:
+    """Softmax over the elements of 23 interleaved groups, whose maxima begin at ``least``."""
+
+    def function(x: Any) -> Any:
+        most = np.full(23, least, x.dtype)
+        group = np.arange(x.size) % 23
+        np.maximum.at(most, group, x)
+        powers = np.exp(x - most[group])
+        with np.errstate(invalid="ignore"):
+            return powers / np.bincount(group, powers)[group].astype(x.dtype)
+
+    return function
+
+
+def test_a_maximum_of_scattered_elements_that_begins_at_zero_is_found():
+    workload = contract(shares_of_groups(-np.inf), (600,), (600,), reduction_length=27)
+    verified(workload, shares_of_groups(-np.inf))
+    assert_wrong(workload, shares_of_groups(0.0))

@@ -30,7 +30,7 @@ from pytest_gpuenergy.support import (
     written_to_cache,
 )
 
-_OPTIONS = ("-std=c++17", "-default-device")
+_OPTIONS = ("-std=c++17", "-default-device", "--device-int128")
 _VERSIONS = ("CUDA_VERSION", "CUDART_VERSION")
 _FORMAT = 2
 _UNDECLARED = re.compile(r"is undefined|has no member|not a class or namespace name")

@@ -48,6 +48,12 @@ from pytest_gpuenergy.support import (
 )
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+_TEXT_BEGINS = '#line 1 "kernel.cu"\n'
+_ORDINARY_INLINE = (
+    "#undef __forceinline__\n#define __forceinline__ inline\n"
+    "#define always_inline unused\n#define __always_inline__ __unused__\n"
+)
+"""Lets GCC decide where the text forces it to inline; what follows has no effect on the headers."""
 _LAYOUT = "16"  # the version of the layout of the prepared folder
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
@@ -237,7 +243,17 @@ class Toolchain:
         return made
 
     def _compile_text(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
-        """Compile ``text`` as it is; return the object and the warnings of the compiler."""
+        """Compile ``text``; return the object and the warnings of the compiler."""
+        try:
+            return self._compile_as_it_is(folder, variant, text)
+        except KernelFault as fault:
+            # GCC cannot inline a recursive function, nor one that a pointer turns out to be late.
+            if "inlining failed" not in str(fault):
+                raise
+            own = text.replace(_TEXT_BEGINS, _ORDINARY_INLINE + _TEXT_BEGINS, 1)
+            return self._compile_as_it_is(folder, variant, own)
+
+    def _compile_as_it_is(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         with (
             written_to_cache(folder),
             tempfile.NamedTemporaryFile(

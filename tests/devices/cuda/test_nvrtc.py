@@ -137,6 +137,18 @@ def test_what_nvcc_declares_from_the_hosts_headers_is_declared(compiler, header,
     assert compiler.compile(text, ["k"], "sm_90")[1] == {"k": "k"}
 
 
+@pytest.mark.parametrize(
+    ("before", "value"),
+    [
+        ("#include <thrust/complex.h>\n", "thrust::abs(thrust::complex<float>(y[1], 2.f) * y[2])"),
+        ("", "(float)(((__int128)y[1] << 70) >> 70)"),
+    ],
+)
+def test_complex_numbers_of_thrust_and_integers_of_128_bits_are_there(compiler, before, value):
+    text = f'{before}extern "C" __global__ void k(float* y) {{ y[0] = {value}; }}'
+    assert compiler.compile(text, ["k"], "sm_90")[1] == {"k": "k"}
+
+
 def test_small_headers_stand_in_for_those_of_tvms_text(compiler):
     assert compiler.compile(SMALL + COPY, ["copy"], "sm_90")[0]
 
