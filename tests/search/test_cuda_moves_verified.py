@@ -8,45 +8,41 @@ from moved_kernels import CASES
 
 pytestmark = pytest.mark.slow
 
-AGAIN = pytest.mark.thorough
-APPLICATIONS = [
-    ("add", "vectorize_global_loads", "4 elements per thread"),
+DAILY = [
     ("half add", "vectorize_global_loads", "8 elements per thread"),
-    ("stencil", "vectorize_global_loads", "2 elements per thread"),
-    pytest.param("histogram", "vectorize_global_loads", "4 elements per thread", marks=AGAIN),
-    ("grid stride", "vectorize_global_loads", "shared loops over i at line 4 by 4"),
     ("softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
-    pytest.param(
-        "uneven softmax",
-        "vectorize_global_loads",
-        "shared loops over c at line 11/21/29 by 4",
-        marks=AGAIN,
-    ),
-    ("rows", "vectorize_global_loads", "4 elements per thread"),
-    pytest.param(
-        "layernorm", "vectorize_global_loads", "shared loops over c at line 6/16 by 4", marks=AGAIN
-    ),
-    ("naive gemm", "vectorize_global_loads", "loop 1 over i by 4"),
     ("softmax", "cache_policy_cg", "__ldcg for x"),
-    pytest.param("tiled gemm", "cache_policy_cg", "__ldg for b", marks=AGAIN),
-    ("layernorm", "cache_policy_cg", "__ldca for w"),
     ("transpose", "pad_tail_and_mask", "rows of tile by 1"),
-    pytest.param("tiled gemm", "pad_tail_and_mask", "rows of As by 4", marks=AGAIN),
-    ("whole tiles", "pad_tail_and_mask", "guards that always hold"),
-    ("squares", "avoid_atomics_reduce", "block reduction for total"),
     ("squares", "avoid_atomics_reduce", "warp reduction for total"),
     ("histogram", "avoid_atomics_reduce", "copy of counts for each block"),
     ("softmax", "softmax_math_fusion", "online sum from line 11"),
-    ("softmax", "softmax_math_fusion", "fast functions"),
-    ("softmax", "softmax_math_fusion", "exponentials to base 2"),
-    ("softmax", "softmax_math_fusion", "reciprocals before loops"),
     ("layernorm", "softmax_math_fusion", "reciprocal square roots"),
-    ("stencil", "softmax_math_fusion", "fast divisions"),
     ("tiled gemm", "enable_async_pipeline", "loop 1 over t in 2 stages"),
-    pytest.param("tiled gemm", "enable_async_pipeline", "loop 1 over t in 3 stages", marks=AGAIN),
     ("tiled gemm", "grouped_gemm_colmajor", "groups of 4 rows of blocks"),
     ("half gemm", "switch_to_mma_or_wgmma", "wmma for acc"),
 ]
+"""Each move, where it changes most of the text."""
+NIGHTLY = [
+    ("add", "vectorize_global_loads", "4 elements per thread"),
+    ("stencil", "vectorize_global_loads", "2 elements per thread"),
+    ("histogram", "vectorize_global_loads", "4 elements per thread"),
+    ("grid stride", "vectorize_global_loads", "shared loops over i at line 4 by 4"),
+    ("uneven softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
+    ("rows", "vectorize_global_loads", "4 elements per thread"),
+    ("layernorm", "vectorize_global_loads", "shared loops over c at line 6/16 by 4"),
+    ("naive gemm", "vectorize_global_loads", "loop 1 over i by 4"),
+    ("tiled gemm", "cache_policy_cg", "__ldg for b"),
+    ("layernorm", "cache_policy_cg", "__ldca for w"),
+    ("tiled gemm", "pad_tail_and_mask", "rows of As by 4"),
+    ("whole tiles", "pad_tail_and_mask", "guards that always hold"),
+    ("squares", "avoid_atomics_reduce", "block reduction for total"),
+    ("softmax", "softmax_math_fusion", "fast functions"),
+    ("softmax", "softmax_math_fusion", "exponentials to base 2"),
+    ("softmax", "softmax_math_fusion", "reciprocals before loops"),
+    ("stencil", "softmax_math_fusion", "fast divisions"),
+    ("tiled gemm", "enable_async_pipeline", "loop 1 over t in 3 stages"),
+]
+"""Moves of other kernels, and applications whose text `test_cuda_moves_text.py` shows."""
 
 
 @pytest.mark.thorough
@@ -56,7 +52,10 @@ def test_a_kernel_is_right_before_any_move(name):
     check(case.spec.baseline, case.spec, case.reference, **case.options)
 
 
-@pytest.mark.parametrize(("name", "move", "what"), APPLICATIONS)
+@pytest.mark.parametrize(
+    ("name", "move", "what"),
+    [*DAILY, *(pytest.param(*one, marks=pytest.mark.thorough) for one in NIGHTLY)],
+)
 def test_a_moved_kernel_is_right_for_all_sizes(name, move, what):
     case = CASES[name]
     (state,) = (one.state for one in results(move, case.spec) if one.what == what)

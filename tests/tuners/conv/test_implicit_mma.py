@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from drawn_convolutions import convolutions
 from hypothesis import HealthCheck, assume, example, given, settings, strategies as st
-from points import each_once
 
 from pytest_gpuenergy.emulator import EmulatedDevice, find_profile
 from pytest_gpuenergy.engine import verify_on_device
@@ -22,6 +22,7 @@ RTX4090 = CardResources(89, 128, 128, 1536, 100 << 10, 99 << 10)
 H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ImplicitMmaParameters.modes
 DRAWN = settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+THOROUGH = [pytest.mark.thorough]
 SMALL = ImplicitMmaParameters(tile_c=16, warp_p=32, warp_c=16)
 
 
@@ -55,14 +56,28 @@ def test_it_is_right_for_any_geometry(device, conv, chosen):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "layout"), each_once(MODES, CONV_LAYOUTS))
+@pytest.mark.parametrize(
+    ("mode", "layout"),
+    [
+        pytest.param(
+            *one, marks=[] if one in {("3xtf32", "nchw"), ("bfloat16", "nhwc")} else THOROUGH
+        )
+        for one in product(MODES, CONV_LAYOUTS)
+    ],
+)
 def test_what_a_search_begins_with_is_right_in_each_mode(device, mode, layout):
     conv = Conv2d.of("c", 1, 9, 8, 24, 40, 3, 3, 1, 1, mode=mode, layout=layout, bias=True)
     verify_on_device(device, rank_kernels(conv, A100)[0].kernel(conv), conv)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("columns", "mode"), each_once([8, 6, 2, 5], ["bfloat16", "tf32"]))
+@pytest.mark.parametrize(
+    ("columns", "mode"),
+    [
+        pytest.param(*one, marks=[] if one in {(8, "bfloat16"), (5, "tf32")} else THOROUGH)
+        for one in product([8, 6, 2, 5], ["bfloat16", "tf32"])
+    ],
+)
 def test_neighbouring_pixels_are_copied_at_once(device, mode, columns):
     conv = Conv2d.of("c", 2, 5, columns, 12, 70, 1, 1, 1, 0, 1, 2, mode=mode)
     verify_on_device(device, SMALL.kernel(conv), conv)
@@ -79,7 +94,7 @@ def test_long_sums_in_3xtf32_are_as_exact_as_in_float32(device):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("__syncthreads();  // all have copied", "// all have copied"),
+        pytest.param("__syncthreads();  // all have copied", "// all have copied", marks=THOROUGH),
         ("bool exists = any && is_inside(corner, tap);", "bool exists = any;"),
     ],
 )

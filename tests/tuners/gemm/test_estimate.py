@@ -69,10 +69,10 @@ def test_more_blocks_than_a_parameter_can_be_are_not_offered():
 @pytest.mark.slow
 def test_tiles_of_small_products_are_shared_by_slices_or_blocks():
     small, deep = Gemm("g", 512, 256, 640), Gemm("g", 64, 64, 8192)
-    first = rank_kernels(small, H200)[0]
+    first = best_parameters(small, H200)
     assert isinstance(first, SimtParameters)
     assert first.slices > 1
-    assert rank_kernels(deep, H200)[0].shares_tiles(deep)
+    assert best_parameters(deep, H200).shares_tiles(deep)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Sequence
 from threading import Event
 
@@ -112,21 +113,24 @@ def test_kernels_are_compiled_while_others_are_made(space):
     assert begun == kernels
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_kernels_that_will_probably_follow_are_compiled_ahead(space, seed):
-    begun: list[Kernel] = []
-    ahead = TemplateProposer(GEMM, space, cycles(space), begun.append, compiled_ahead=16)
-    cost, before, foreseen = card_of_seed(seed), 0, 0
-    tried: list[Candidate] = []
-    while batch := ahead.take(64 - len(tried), Event()):
-        earlier = set(begun[:before])
-        tried += batch
-        foreseen += sum(candidate.kernel in earlier for candidate in batch)
-        before = len(begun)
-        parameters = [TEMPLATE_FORM.parameters(one.recipe) for one in batch]
-        ahead.learn([Feedback(TEMPLATE_FORM.recipe(one), cost(one)) for one in parameters])
-    assert foreseen > 0.6 * len(tried)
-    without = searched(proposer(space), cost, 64)
-    assert [one.recipe for one in tried] == [one.recipe for one in without]
-    assert {one.kernel for one in tried} <= set(begun)
-    assert len(set(begun)) < 2 * 64
+def test_kernels_that_will_probably_follow_are_compiled_ahead(space):
+    shares, compiled = [], []
+    for seed in (1, 2):
+        begun: list[Kernel] = []
+        ahead = TemplateProposer(GEMM, space, cycles(space), begun.append, compiled_ahead=16)
+        cost, before, foreseen = card_of_seed(seed), 0, 0
+        tried: list[Candidate] = []
+        while batch := ahead.take(64 - len(tried), Event()):
+            earlier = set(begun[:before])
+            tried += batch
+            foreseen += sum(candidate.kernel in earlier for candidate in batch)
+            before = len(begun)
+            parameters = [TEMPLATE_FORM.parameters(one.recipe) for one in batch]
+            ahead.learn([Feedback(TEMPLATE_FORM.recipe(one), cost(one)) for one in parameters])
+        shares.append(foreseen / len(tried))
+        without = searched(proposer(space), cost, 64)
+        assert [one.recipe for one in tried] == [one.recipe for one in without]
+        assert {one.kernel for one in tried} <= set(begun)
+        compiled.append(len(set(begun)))
+    assert statistics.mean(shares) > 0.65
+    assert statistics.mean(compiled) < 2 * 64
