@@ -73,6 +73,8 @@ _KIND_WEIGHTS = np.exp(
 _KIND_WEIGHTS /= _KIND_WEIGHTS.sum(axis=1, keepdims=True)
 """The probability assumed at first for each time constant; shape (kinds, time constants)."""
 
+_MODELS = _KIND_WEIGHTS.size
+"""The number of models of a card of which nothing is remembered."""
 _PARAMETERS = 4
 _DIE, _SINK = 1, 2
 
@@ -89,10 +91,12 @@ rise under the greatest power, and the least one."""
 class KnownCooling(Struct, frozen=True, forbid_unknown_fields=True):
     """How a card was cooled in a session, for the next session: the resistances of die and sink.
 
-    Each list has an entry for each time constant of the heat sink.
+    Each list has an entry for each model that a session begins with: each time constant of each
+    kind of heat sink. One distribution for all kinds would say less than what is assumed of a card
+    by its name: between a heat sink of 1 K and one of 13 K, it has one of 4 K.
 
     Attributes:
-        weights: the probability of the time constant.
+        weights: the probability of the model.
         means: the means of both resistances, in K/W.
         covariances: the variance of the first, the covariance, and the variance of the second.
     """
@@ -103,9 +107,9 @@ class KnownCooling(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the numbers describe distributions for the time constants of this version."""
+        """Whether the numbers describe distributions for the models of this version."""
         lists = (self.weights, self.means, self.covariances)
-        if any(len(each) != len(_CONSTANTS_S) for each in lists):
+        if any(len(each) != _MODELS for each in lists):
             return False
         with np.errstate(all="ignore"):
             flat = np.concatenate([np.ravel(np.array(each, dtype=np.float64)) for each in lists])
@@ -134,18 +138,20 @@ class SinkModels:
 
     def __init__(self, remembered: KnownCooling | None = None, gpu: str = "") -> None:
         self._remembered = remembered
-        kinds = len(_KINDS) + (remembered is not None)
-        self.sink_s: _Floats = np.tile(_CONSTANTS_S, kinds)
+        self.sink_s: _Floats = np.tile(_CONSTANTS_S, len(_KINDS))
         equal = (1 / len(_KINDS),) * len(_KINDS)
         shares = (shares for name, shares in _SHARES_OF_KINDS.items() if name in gpu)
-        weights = np.array(next(shares, equal))[:, np.newaxis] * _KIND_WEIGHTS
+        weights = np.ravel(np.array(next(shares, equal))[:, np.newaxis] * _KIND_WEIGHTS)
         if remembered is not None:
-            # Square roots, because an earlier session may have been too sure.
-            again = np.sqrt(np.array(remembered.weights)) + 1e-6
-            weights = np.vstack(
-                [(1 - _STILL_COOLED) * weights, _STILL_COOLED * again / again.sum()]
-            )
-        self.log_weights: _Floats = np.log(weights).ravel()
+            again = np.array(remembered.weights).reshape(len(_KINDS), -1)
+            kinds = again.sum(axis=1, keepdims=True)
+            # Square roots, because an earlier session may have been too sure of a time constant.
+            again = np.sqrt(again) + 1e-6
+            again *= kinds / again.sum(axis=1, keepdims=True)
+            again = np.ravel(_STILL_COOLED * again / again.sum())
+            weights = np.concatenate([(1 - _STILL_COOLED) * weights, again])
+            self.sink_s = np.tile(self.sink_s, 2)
+        self.log_weights: _Floats = np.log(weights)
 
     def prior(self, start_w: float, peak_w: float) -> tuple[_Floats, _Floats]:
         """Return the means of the parameters, (models, 4), and the precisions, (models, 4, 4).
@@ -226,13 +232,13 @@ class Posterior:
 
     @property
     def cooling(self) -> KnownCooling:
-        """What the next session may remember: models of the same time constant become one."""
-        kinds = len(self.weights) // len(_CONSTANTS_S)
-        weights = self.weights.reshape(kinds, -1)
+        """What the next session may remember; remembered models are joined to the usual ones."""
+        copies = len(self.weights) // _MODELS
+        weights = self.weights.reshape(copies, -1)
         shares = weights / np.maximum(weights.sum(axis=0), np.finfo(np.float64).tiny)
         both = slice(_DIE, _SINK + 1)
-        means = self.means[:, both].reshape(kinds, -1, 2)
-        covariances = self.covariances[:, both, both].reshape(kinds, -1, 2, 2)
+        means = self.means[:, both].reshape(copies, -1, 2)
+        covariances = self.covariances[:, both, both].reshape(copies, -1, 2, 2)
         mean = np.einsum("kt,kti->ti", shares, means)
         away = means - mean
         spread = np.einsum("kt,ktij->tij", shares, covariances)

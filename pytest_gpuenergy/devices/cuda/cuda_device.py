@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
+from threading import Thread
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
@@ -39,6 +40,7 @@ from pytest_gpuenergy.devices.nvml import GuardedNvml, printable_text
 from pytest_gpuenergy.kernels import AnyKernel, CudaProgram, Job, Kernel, LibraryCall
 from pytest_gpuenergy.support import (
     DeviceError,
+    GpuEnergyError,
     KernelFault,
     Worker,
     WorkerDiedError,
@@ -216,6 +218,14 @@ class CudaDevice(Device):
             return None
         worker, self._next_heater = self._next_heater or self._new_worker(), None
         return _WorkerHeater(self, worker)
+
+    def begin_context(self) -> None:
+        def begin() -> None:
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
+                self._use(_SHARING_S, "begin_context")
+
+        if self._shares_memory:
+            Thread(target=begin, name="context", daemon=True).start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)

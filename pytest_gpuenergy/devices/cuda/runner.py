@@ -132,6 +132,11 @@ class CudaRunner:
         """Free what `open` created."""
         self._single = None
 
+    @_guarded
+    def begin_context(self) -> None:
+        """Create this process's context on the GPU, which takes up to two seconds."""
+        self._cupy.cuda.runtime.free(0)
+
     def can_open(self, handle: Handle) -> bool:
         """Return whether this process can open another process's memory."""
         return can_open(handle)

@@ -23,6 +23,9 @@ _SHARPNESS = 8
 """The sharpness of the corner where the power limit or memory begins to hold a product back."""
 FEW_ROWS = 64
 """The most rows of a product that takes as long as B takes to come from memory."""
+_FIRST_CORRECTED = 512
+"""The kernels that are corrected first where only the best one is of interest; then come twice as
+many, and so on, as long as one of them could still be the best."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ def product_cycles(
         step: the work of a block in one step.
         costs: what the work costs.
     """
-    resident = tiling.resident(gemm, card)
-    blocks = tiling.block_count(gemm) * tiling.cluster_blocks
-    steps = tiling.max_steps(gemm)
+    resident, tiles = tiling.resident(gemm, card), tiling.tiles(gemm)
+    clusters, steps = tiling.block_count(gemm), tiling.max_steps(gemm)
+    blocks = clusters * tiling.cluster_blocks
     waves, rest = divmod(blocks, resident * card.multiprocessors)
     along_m, along_n = tiling.cluster
     shared = tiling.shares_tiles(gemm)
@@ -96,8 +99,8 @@ def product_cycles(
         share *= costs.cluster_m_share if along_m > 1 else costs.cluster_n_share
     if tiling.cluster_blocks > 1:
         beside += costs.cluster_cycles
-    further = -(-tiling.tiles(gemm) // tiling.block_count(gemm)) - 1
-    if shared and tiling.block_count(gemm) % tiling.tiles(gemm):
+    further = -(-tiles // clusters) - 1
+    if shared and clusters % tiles:
         further += 1  # a block ends one tile and begins another
     beside += further * step.next_cycles
     total = costs.start_cycles
@@ -109,7 +112,7 @@ def product_cycles(
     if shared:
         parts = 4 * 2 * blocks * tiling.tile_m * tiling.tile_n / card.multiprocessors
         total += costs.launch_cycles + parts / costs.parts_bytes_per_cycle
-    every = tiling.tiles(gemm) * tiling.steps(gemm) * along_m * along_n
+    every = tiles * tiling.steps(gemm) * along_m * along_n
     limited = step.energy_cycles * every / card.multiprocessors
     bounds = [limited]
     if gemm.most_rows <= FEW_ROWS:
@@ -156,18 +159,22 @@ def estimated_cycles(
     cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
     for template, trees in estimate.corrections.items():
         places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
-        if of_best and places:
-            least, most = trees.factors
-            limit = most * min(cycles[place] for place in places)
-            for place in places:
-                if least * cycles[place] > limit:
-                    cycles[place] = math.inf
-            places = [place for place in places if cycles[place] < math.inf]
-        traits = [
-            cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place]) for place in places
-        ]
-        if places:
+        if of_best:
+            places.sort(key=cycles.__getitem__)
+        least, best = trees.least_factor, math.inf
+        begin, count = 0, _FIRST_CORRECTED if of_best else len(places)
+        while batch := [
+            place for place in places[begin : begin + count] if least * cycles[place] <= best
+        ]:
+            traits = [
+                cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place])
+                for place in batch
+            ]
             sums = trees.sums(np.array(traits, dtype=float))
-            for place, factor in zip(places, np.exp(sums).tolist(), strict=True):
+            for place, factor in zip(batch, np.exp(sums).tolist(), strict=True):
                 cycles[place] *= factor
+            best = min(best, *(cycles[place] for place in batch)) if of_best else best
+            begin, count = begin + len(batch), 2 * count
+        for place in places[begin:]:
+            cycles[place] = math.inf
     return cycles

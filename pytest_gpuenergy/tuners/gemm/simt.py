@@ -186,15 +186,18 @@ class SimtParameters(Tiling):
                 )
             except InputError:  # warps do not fill the tile, or slices the step
                 continue
-            tried = []
+            tried: list[dict[str, int]] = []
             if gemm.layout != "tt" and (gemm.a_transposed or thread[0] <= _MAX_ROWS):
-                tried.append(base)
+                tried.append({})
             if worth_turning and min(tile_m, tile_n) >= _LEAST_TURNED_TILE and slices == 1:
-                tried.append(replace(base, turned=True))
+                tried.append({"turned": True})
             if gemm.layout != "nt":
-                tried += (replace(base, transpose_a=along) for along in base.worth_copying)
-            for one in tried:
-                yield from replace(one, spread=one.worth_spreading(gemm)).divided(gemm, card)
+                tried += ({"transpose_a": along} for along in base.worth_copying)
+            for changes in tried:
+                one = cls.__new__(cls)  # there are thousands, and all are valid
+                vars(one).update(vars(base), **changes)
+                vars(one)["spread"] = one.worth_spreading(gemm)
+                yield from one.divided(gemm, card)
 
     @property
     def threads(self) -> int:
@@ -325,6 +328,7 @@ class SimtParameters(Tiling):
         """Return what may explain how far the estimate of `cycles` is off, by `TRAITS`."""
         gemm = self.computed(gemm)
         resident, blocks = self.resident(gemm, card), self.block_count(gemm)
+        tiles, transposes = self.tiles(gemm), self.transposes(gemm)
         waves, rest = divmod(blocks, resident * card.multiprocessors)
         last = -(-rest // card.multiprocessors)
         together = resident if waves else last
@@ -333,19 +337,19 @@ class SimtParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         sums = self.tile_m * self.tile_n
         parts = blocks * sums / card.multiprocessors if self.shares_tiles(gemm) else 0.0
-        along_k = self.tile_m * self.transposes(gemm) + self.tile_n * gemm.b_transposed
+        along_k = self.tile_m * transposes + self.tile_n * gemm.b_transposed
         turned_pieces = self.tile_k * along_k / self.threads
         return (
             *(resident, waves, last, together, warps, warps * together, self.stages),
-            *(self.max_steps(gemm), self.tiles(gemm) / blocks, parts / cycles),
+            *(self.max_steps(gemm), tiles / blocks, parts / cycles),
             *(copied / products, self.products, self.registers(gemm)),
             *(self.tile_m, self.tile_n, self.tile_k, self.thread_m, self.thread_n, self.slices),
             *(self.thread_m * self.thread_n, self.tile_k // self.slices),
-            *((self.slices - 1) * sums / cycles, gemm.a_transposed, self.transposes(gemm)),
-            self.transpose_a if self.transposes(gemm) else 0,
+            *((self.slices - 1) * sums / cycles, gemm.a_transposed, transposes),
+            self.transpose_a if transposes else 0,
             *(gemm.b_transposed, self._narrow_pieces(gemm) / products, self.turned),
             *(self.spread, turned_pieces, turned_pieces / self.products),
-            *(gemm.products * gemm.M * gemm.N / (self.tiles(gemm) * sums), self.blocks > 0),
+            *(gemm.products * gemm.M * gemm.N / (tiles * sums), self.blocks > 0),
         )
 
     def _copies_whole(self, along: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,6 +278,15 @@ def test_a_heater_that_was_ended_does_not_start(device):
 def test_there_is_no_heater_where_there_may_be_one_process_only(device):
     device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
     assert device.heater() is None
+
+
+def test_the_process_of_kernels_begins_to_use_the_gpu_in_the_background(device, workers):
+    device.begin_context()
+    for thread in threading.enumerate():
+        if thread.name == "context":
+            thread.join()
+    assert device.processes == {workers[0].pid}
+    assert [method for _, method in workers[0].calls] == ["begin_context"]
 
 
 def test_a_device_that_will_be_used_has_processes_that_import_already(device, workers):
