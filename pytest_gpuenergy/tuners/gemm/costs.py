@@ -130,10 +130,9 @@ class Trees(Struct, frozen=True, forbid_unknown_fields=True):
     values: list[list[float]]
 
     @property
-    def factors(self) -> tuple[float, float]:
-        """The least and the greatest factor by which any kernel's estimate may be corrected."""
-        least, most = (sum(map(end, self.values)) for end in (min, max))
-        return math.exp(least), math.exp(most)
+    def least_factor(self) -> float:
+        """The least factor by which any kernel's estimate may be corrected."""
+        return math.exp(sum(map(min, self.values)))
 
     def sums(self, traits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Return the sums of the trees' values for rows of traits."""

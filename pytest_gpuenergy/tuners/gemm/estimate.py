@@ -8,11 +8,12 @@ kernels; no figure that is reported depends on it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from pytest_gpuenergy.tuners.gemm.costs import Costs, FittedCosts
+from pytest_gpuenergy.tuners.gemm.costs import Costs, FittedCosts, Trees
 from pytest_gpuenergy.tuners.gemm.tiling import Tiling
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
@@ -21,6 +22,9 @@ SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _SHARPNESS = 8
 """The sharpness of the corner where the power limit or memory begins to hold a product back."""
+_FIRST_CORRECTED = 500
+"""The kernels that are corrected first where only the best is of interest: few others can then be
+the best."""
 FEW_ROWS = 64
 """The most rows of a product that takes as long as B takes to come from memory."""
 
@@ -154,20 +158,26 @@ def estimated_cycles(
     import numpy as np
 
     cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
-    for template, trees in estimate.corrections.items():
-        places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
-        if of_best and places:
-            least, most = trees.factors
-            limit = most * min(cycles[place] for place in places)
-            for place in places:
-                if least * cycles[place] > limit:
-                    cycles[place] = math.inf
-            places = [place for place in places if cycles[place] < math.inf]
+
+    def correct(places: Sequence[int], trees: Trees) -> None:
         traits = [
             cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place]) for place in places
         ]
-        if places:
+        if traits:
             sums = trees.sums(np.array(traits, dtype=float))
             for place, factor in zip(places, np.exp(sums).tolist(), strict=True):
                 cycles[place] *= factor
+
+    for template, trees in estimate.corrections.items():
+        places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
+        if of_best:
+            places.sort(key=cycles.__getitem__)
+            first, places = places[:_FIRST_CORRECTED], places[_FIRST_CORRECTED:]
+            correct(first, trees)
+            limit = min((cycles[place] for place in first), default=math.inf) / trees.least_factor
+            beyond = bisect_right(places, limit, key=cycles.__getitem__)
+            for place in places[beyond:]:
+                cycles[place] = math.inf
+            places = places[:beyond]
+        correct(places, trees)
     return cycles
