@@ -296,20 +296,26 @@ __device__ __forceinline__ void add_parts(Sums& sums, float4* memory) {
     }
   }
   meet();
+  constexpr int OF_BOX = C_LINE / 8;  // loads that are on the way at once
 #pragma unroll
-  for (int other = 1; other < SPLIT; ++other) {
-    int from = (own_part() + other) % SPLIT;
+  for (int i = 0; i < PIECES; ++i) {
 #pragma unroll
-    for (int i = 0; i < PIECES; ++i) {
+    for (int first = 0; first < TILE_N / 8; first += OF_BOX) {
+      if (!stored_here(i, 8 * first)) continue;
 #pragma unroll
-      for (int j = 0; j < TILE_N / 8; ++j) {
-        if (!stored_here(i, 8 * j)) continue;
-        float4 part = read_from(memory + place(i, j), from);
-        float* four = &sums.of[i][4 * j];
-        four[0] += part.x;
-        four[1] += part.y;
-        four[2] += part.z;
-        four[3] += part.w;
+      for (int other = 1; other < SPLIT; ++other) {
+        int from = (own_part() + other) % SPLIT;
+        float4 parts[OF_BOX];
+#pragma unroll
+        for (int j = 0; j < OF_BOX; ++j) parts[j] = read_from(memory + place(i, first + j), from);
+#pragma unroll
+        for (int j = 0; j < OF_BOX; ++j) {
+          float* four = &sums.of[i][4 * (first + j)];
+          four[0] += parts[j].x;
+          four[1] += parts[j].y;
+          four[2] += parts[j].z;
+          four[3] += parts[j].w;
+        }
       }
     }
   }

@@ -45,7 +45,8 @@ LINES = [
     ours(65, "bfloat16", 8.0),
     ours(65, "bfloat16", 2.0, energy_mj=4.0),
     ours(65, "bfloat16", 1.0, rank=1),
-    line(65, "bfloat16", 4.0, contender="cublas", energy_mj=5.0),
+    line(65, "bfloat16", 6.0, contender="cublas"),
+    line(65, "bfloat16", 6.0, contender="cublas", energy_mj=5.0),
     ours(65, "3xtf32", 1.0),
     line(65, "float32", 3.0, contender="cublas"),
     ours(72, "bfloat16", 2.0),
@@ -69,8 +70,28 @@ def test_tables_compare_the_first_choice_with_the_library(stored, capsys):
         if "|" in row
     ]
     assert rows[2:] == [
-        ["3xtf32", "1", "3.000", "3.00", "3.000", "", "64x64x65 tn 3.00"],
-        ["bfloat16", "2", "1.000", "0.65", "1.414", "0.800 (1)", "64x64x72 tn 0.50"],
+        [*("3xtf32", "1", "3.000", "3.00", "", "3.000 (1)"), *("3.000", "", "64x64x65 tn 3.00")],
+        [
+            *("bfloat16", "2", "0.612", "0.52", "0.500 (1)", "0.750 (1)"),
+            *("1.225", "0.800 (1, speed 3.000)", "64x64x72 tn 0.50"),
+        ],
+    ]
+
+
+def test_products_that_were_named_have_a_table_of_their_own(tmp_path, capsys):
+    batch = {"workload": {**ours(64, "bfloat16", 1)["workload"], "B": 2}, "source": "also"}
+    lines = [
+        *(ours(72, "bfloat16", 2.0), line(72, "bfloat16", 1.0, contender="cublas")),
+        {**ours(64, "bfloat16", 2.0, energy_mj=400.0), **batch},
+        {**line(64, "bfloat16", 4.0, contender="cublas", energy_mj=500.0), **batch},
+    ]
+    path = tmp_path / "lines.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert tables.main([str(path)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    cells = [cell.strip() for cell in last.split("|")[1:-1]]
+    assert cells == [
+        *("gemm_b2_64x64x64_tn_bfloat16", "2e+03 µs", "4e+03 µs", "2.00", "0.80", "200, 125")
     ]
 
 
@@ -80,7 +101,7 @@ def test_the_plot_has_the_first_choice_and_the_library():
     flops = 2 * 64 * 64 * 65
     assert of_k == {
         "template": flops / 2e9,
-        "cuBLASLt": flops / 4e9,
+        "cuBLASLt": flops / 6e9,
     }
 
 
