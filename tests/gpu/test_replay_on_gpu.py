@@ -67,10 +67,9 @@ def test_a_step_that_copies_from_the_host_is_captured():
         return value[[1]] + torch.tensor([1.0, 3.0], device="cuda") + number
 
     with torch.inference_mode():
-        whole, levels = capture_step(
-            FunctionProgram(name="tests:compute", function=compute), None, 0
-        )
-        replays = GraphRepeater([levels["graph"]])
+        program = FunctionProgram(name="tests:compute", function=compute)
+        whole, levels = capture_step(program, compute, 0)
+        replays = GraphRepeater(levels["graph"])
         found = replays.relaunch(0, lambda returned: returned.zero_(), once=False)
         assert found.tolist() == [[4.0, 6.0]]
         with pytest.raises(RuntimeError, match="during CUDA graph capture"):

@@ -398,6 +398,19 @@ def operators(function: Any) -> list[str]:
     return [form.operator.removeprefix("aten.").partition(".")[0] for form in forms]
 
 
+class WeightsRead(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes the addresses of the weights of linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.ops.aten.linear.default:
+            self.addresses.append(args[1].data_ptr())
+        return func(*args, **(kwargs or {}))
+
+
 def test_modules_outside_of_layers_are_the_largest_without_a_layer(program):
     assert list(program.outer_modules) == ["model.words", "model.act", "model.heads.0"]
 
@@ -421,15 +434,80 @@ def test_each_module_of_a_step_can_be_repeated_alone(program):
     from pytest_gpuenergy.replay import capture_step
 
     with torch.inference_mode():
-        whole, levels = capture_step(program, None, 0)
+        whole, levels = capture_step(program, program.function, 0)
     assert operators(whole) == [*("embedding", *(2 * ["linear", "relu"])), "relu", "linear", "add"]
-    assert {level: operators(function) for level, function in levels.items()} == {
+    assert {level: operators(function) for level, (function,) in levels.items()} == {
         "module.model.words": ["embedding"],
         "layers": ["linear", "relu"] * 2,
         "module.model.act": ["relu"],  # of its three calls, that outside of layers
         "module.model.heads.0": ["linear"],
         "graph": operators(whole),
     }
+
+
+def test_a_small_module_is_repeated_with_weights_that_are_not_in_the_cache(program):
+    from pytest_gpuenergy.replay import capture_step
+
+    with torch.inference_mode():
+        _, levels = capture_step(program, program.function, 0, limit_bytes=1 << 20)
+        turns, read = levels["module.model.heads.0"], WeightsRead()
+        results = [turn() for turn in turns]
+        with read:
+            for turn in turns:
+                turn()
+    assert len(levels["layers"]) == len(levels["module.model.act"]) == 1
+    # The head has 160 of 832 bytes, so that with five heads its weights come back after a step.
+    assert len(set(read.addresses)) == len(results) == 5
+
+
+class Cached(torch.nn.Module):
+    """A model with a cache that counts its tokens in place, as a static one does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(CachingLayer() for _ in range(2))
+
+    def forward(self, value: Any) -> Any:
+        for layer in self.layers:
+            value = layer(value)
+        return value
+
+
+class CachingLayer(torch.nn.Module):
+    """A layer that appends to a cache with room for one more row, and adds up what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.count = torch.zeros(3, 4), torch.tensor(2)
+        self.seen = torch.zeros(4)
+
+    def forward(self, value: Any) -> Any:
+        self.rows.index_copy_(0, self.count[None], value[None])
+        self.count.add_(1)
+        self.seen.add_(value)
+        return self.rows.sum(0) + self.seen
+
+
+def test_each_run_finds_what_the_first_one_found():
+    from pytest_gpuenergy.replay import FunctionProgram, capture_step
+
+    model, value = Cached(), torch.ones(4)
+    program = FunctionProgram(name="tests:compute", function=lambda: model(value))
+    with torch.inference_mode():
+        inputs = program.inputs(program.prompt, "cpu")
+        program.run(inputs, 1)  # a run beyond the end of the cache raises
+        whole, levels = capture_step(program, inputs, 0)
+        results = [whole() for _ in range(3)]
+        for function in levels["layers"]:
+            function()
+    assert all(result.equal(results[0]) for result in results)
+    assert [layer.count.item() for layer in model.layers] == [2, 2]
+
+
+def test_a_function_that_changes_nothing_runs_as_it_is(program):
+    with torch.inference_mode():
+        inputs = program.inputs(program.prompt, "cpu")
+    assert operators(inputs) == operators(program.function)
 
 
 def test_an_empty_kernel_follows_each_call_that_launches(monkeypatch):

@@ -30,7 +30,9 @@ def captured(function: Callable[[], object]) -> tuple[Any, Any]:
     from pytest_gpuenergy.replay import FunctionProgram, capture_step
 
     with torch.inference_mode():
-        return capture_step(FunctionProgram(name="tests:compute", function=function), None, 0)
+        program = FunctionProgram(name="tests:compute", function=function)
+        whole, levels = capture_step(program, function, 0)
+    return whole, {level: functions[0] for level, functions in levels.items()}
 
 
 def check_capture(elements: Any, function: Callable[[], Any]) -> None:

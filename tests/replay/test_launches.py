@@ -59,6 +59,15 @@ def test_the_words_of_older_profilers_are_understood():
     assert (copy.work, copy.bytes) == ("copy", 64)
 
 
+@pytest.mark.parametrize("name", ["PythonDispatchMode", "PythonSubclass"])
+def test_what_finds_an_operator_is_none_itself(name):
+    written = [operator(name, 0.0, 60.0), *layer(ts=1.0), *launch("own", 50.0, 70.0, 2)]
+    found, alone = launches(events(written))
+    assert (found.operator.name, found.dispatched) == ("aten::addmm", "aten::linear")
+    assert alone.operator is None
+    assert name not in {one.name for one in host_operators(events(written))}
+
+
 def test_annotations_tell_phase_and_layer():
     written = [
         lasting("user_annotation", "prefill", 0.0, 100.0),

@@ -140,7 +140,7 @@ def with_calls_of_host(function: Callable[[], object]) -> Callable[[], object]:
 
 
 def capture_step(
-    program: TorchProgram, inputs: Any, number: int, limit_bytes: int
+    program: TorchProgram, inputs: Any, number: int, limit_bytes: int = 0
 ) -> tuple[Callable[[], object], dict[str, list[Callable[[], object]]]]:
     """Run a program up to a step, and keep what is needed to repeat the step.
 
@@ -150,7 +150,8 @@ def capture_step(
         program: The program.
         inputs: The input of its first step.
         number: The number of the step; 0 for the prefill.
-        limit_bytes: The reuse distance at which a tensor has left the cache.
+        limit_bytes: The reuse distance at which a tensor has left the cache; 0 to leave modules
+            the weights that they have.
 
     Returns:
         A function that runs the whole step; and by level, see `Account`, functions to capture in

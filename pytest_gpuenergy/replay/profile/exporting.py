@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.fx import Node
 from torch.nn import Module, ModuleList, Parameter
 from torch.utils._pytree import tree_leaves
 
@@ -194,14 +195,18 @@ def _choosing_as_in_a_run() -> Iterator[None]:
     """Let a model choose the implementation of its attention as if it were not being exported.
 
     During an export, a model of transformers adds a mask, which serves prompts of any length. Here
-    the length is fixed, and the attention must launch what it launches in the model.
+    the length is fixed, and the attention must launch what it launches in the model. Some releases
+    of transformers ask PyTorch whether it exports, others, such as 5.17, whether it compiles.
     """
-    plain = torch.compiler.is_exporting
-    torch.compiler.is_exporting = lambda: False
+    names = ("is_exporting", "is_compiling")
+    plain = [getattr(torch.compiler, name) for name in names]
     try:
+        for name in names:
+            setattr(torch.compiler, name, lambda: False)
         yield
     finally:
-        torch.compiler.is_exporting = plain
+        for name, function in zip(names, plain, strict=True):
+            setattr(torch.compiler, name, function)
 
 
 def _steps(program: TorchProgram, prompt: Prompt, device: str) -> dict[str, tuple[Module, Any]]:
@@ -246,6 +251,8 @@ def _export(
         exported.example_inputs = None
         for node in exported.graph.nodes:
             node.meta.pop("stack_trace", None)  # paths of this machine
+            if node.target == torch.ops.aten.lift_fresh_copy.default and not _is_changed(node):
+                node.target = torch.ops.aten.lift_fresh.default  # what the model calls
         file = io.BytesIO()
         torch.export.save(exported, file)
         contents[name] = file.getvalue()
@@ -265,6 +272,18 @@ def _export(
         transformers=profile.transformers,
     )
     return Export(record, contents, weights, constants)
+
+
+def _is_changed(node: Node) -> bool:
+    """Return whether a call may change the elements of the result of ``node``, or return it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if user.target == torch.ops.aten.detach_.default:  # changes no element
+            if _is_changed(user):
+                return True
+        elif schema is None or schema.is_mutable:
+            return True
+    return False
 
 
 def _without_tensors(program: ExportedProgram) -> tuple[dict[str, Any], dict[str, Any]]:
