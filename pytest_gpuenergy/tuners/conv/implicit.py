@@ -33,6 +33,8 @@ _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
+_COLLECTED_ELEMENTS = 8 * 40
+"""What a warp collects of the output, see `cuda/conv/windows.cu`."""
 _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
@@ -352,6 +354,8 @@ class ImplicitParameters(WindowParameters):
 
     def shared_bytes(self, conv: Conv2d) -> int:
         static = _STATIC_BYTES_OF_PIXEL * self.tile_p + _STATIC_BYTES_OF_STAGE * self.stages
+        if self.splits == 1 and is_collected(conv):
+            static += _COLLECTED_ELEMENTS * 4 * self.consumers * conv.element_bytes
         return self.dynamic_bytes(conv) + static
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
@@ -689,6 +693,12 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
         if conv.element_bytes == 2 and conv.layout == "nhwc" and channels % 8 == 0:
             found.add(tile)
     return sorted(found)
+
+
+def is_collected(conv: Conv2d) -> bool:
+    """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
+    whole = 8 if conv.element_bytes == 2 else 2
+    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % whole != 0
 
 
 @dataclass(frozen=True)
