@@ -296,6 +296,12 @@ class ImplicitParameters(WindowParameters):
         s = conv.shape
         return s.groups == 1 and self.tile_c >= s.CO and self.stages % self.steps(conv) == 0
 
+    def step_length(self, conv: Conv2d) -> int:
+        """Return the products of each sum in a step, with those that fill it up."""
+        if (blocks := self._blocks(conv)) is None:
+            return self.deep * _LINE_BYTES // conv.element_bytes
+        return blocks.channels * blocks.rows * conv.shape.KW
+
     def _stage(self, conv: Conv2d) -> tuple[int, int]:
         """Return the bytes of a stage for pixels, and those for weights."""
         if (blocks := self._blocks(conv)) is None:
@@ -303,8 +309,7 @@ class ImplicitParameters(WindowParameters):
                 self.deep * _LINE_BYTES * self.tile_p,
                 self.deep * _LINE_BYTES * self.tile_c,
             )
-        deep = blocks.channels * blocks.rows * conv.shape.KW
-        return blocks.step_bytes, deep * (4 * self.tile_c + 4)
+        return blocks.step_bytes, self.step_length(conv) * (4 * self.tile_c + 4)
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
