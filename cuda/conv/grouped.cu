@@ -6,7 +6,8 @@
 //   CHANNELS           of the output that a thread computes, all of one group: a part
 //   DEPTH              channels of the input whose weights are in shared memory at a time
 //   WEIGHT_WIDTH       elements of these that can be read at once, a divisor of CHANNELS
-//   OUT_CHANNELS       channels that are written at once in NHWC, a divisor of CHANNELS and of GROUP_OUT
+//   OUT_CHANNELS       channels that are written at once in NHWC, a divisor of CHANNELS and of GROUP_OUT: the
+//                      parts of a group have such channels in turn, so that neighbouring threads write neighbours
 //
 // A thread multiplies its window in a plane of the input with the weights of all its channels. The
 // window of the next plane is read meanwhile.
@@ -25,9 +26,14 @@ struct Part {
   int number;
   __device__ bool exists() const { return PARTS % THREADS_Z == 0 || number < PARTS; }
   __device__ int group() const { return number / GROUP_PARTS; }
-  __device__ int first() const { return number % GROUP_PARTS * CHANNELS; }  // in the group
+  // Where the channel with this number in the part is in the group.
+  __device__ int place(int channel) const {
+    int own = number % GROUP_PARTS;
+    return NHWC ? (channel / OUT_CHANNELS * GROUP_PARTS + own) * OUT_CHANNELS + channel % OUT_CHANNELS
+                : own * CHANNELS + channel;
+  }
   __device__ bool has(int channel) const {
-    return GROUP_OUT % CHANNELS == 0 || first() + channel < GROUP_OUT;
+    return GROUP_OUT % CHANNELS == 0 || place(channel) < GROUP_OUT;
   }
 };
 
@@ -40,7 +46,7 @@ __device__ void copy_weights(float* to, const Element* __restrict__ weight, int 
     Part part{first_part + channel / CHANNELS};
     bool has = part.exists() && part.has(channel % CHANNELS) &&
                (GROUP_IN % DEPTH == 0 || first + along / TAPS < GROUP_IN);
-    int of_output = part.group() * GROUP_OUT + part.first() + channel % CHANNELS;
+    int of_output = part.group() * GROUP_OUT + part.place(channel % CHANNELS);
     int place = NHWC ? (of_output * TAPS + along % TAPS) * GROUP_IN + first + along / TAPS
                      : (of_output * GROUP_IN + first) * TAPS + along;
     to[along * WEIGHT_ROW + channel] = has ? static_cast<float>(weight[place]) : 0.0f;
@@ -99,7 +105,7 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
     }
   }
   if (!exists) return;
-  int first = part.group() * GROUP_OUT + part.first();
+  int first = part.group() * GROUP_OUT;
 #if NHWC
   output += output_plane(image, first) + (tile.row * OW + tile.column) * CO;
 #pragma unroll
@@ -113,9 +119,9 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
         if (!part.has(channel)) continue;
 #pragma unroll
         for (int i = channel; i < channel + OUT_CHANNELS; ++i) {
-          results[i] = finished(sums[i].of[row][column], bias + first + i);
+          results[i] = finished(sums[i].of[row][column], bias + first + part.place(i));
         }
-        copy<OUT_CHANNELS>(output + (row * OW + column) * CO + channel, results + channel);
+        copy<OUT_CHANNELS>(output + (row * OW + column) * CO + part.place(channel), results + channel);
       }
     }
   }
@@ -123,7 +129,8 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
 #pragma unroll
   for (int channel = 0; channel < CHANNELS; ++channel) {
     if (part.has(channel)) {
-      sums[channel].write(output + output_plane(image, first + channel), tile, bias + first + channel);
+      int place = first + part.place(channel);
+      sums[channel].write(output + output_plane(image, place), tile, bias + place);
     }
   }
 #endif

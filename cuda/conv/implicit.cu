@@ -184,8 +184,23 @@ __device__ __forceinline__ void store_eight(const Outputs& outputs, const Tile& 
 }
 
 #if SPLITS == 1
-__device__ __forceinline__ void store_all(const Outputs& outputs, const Tile& tile,
-                                          const Element* bias, const Sums& sums) {
+__device__ __forceinline__ void store_all(Element* output, const Tile& tile, const Element* bias,
+                                          const Sums& sums, Element* collected) {
+  if constexpr (COLLECTED) {
+    int warp = threadIdx.x / 32;
+#pragma unroll
+    for (int j = 0; j < TILE_C / 32; ++j) {
+      store_collected<4>(collected + warp * COLLECTED_LENGTH, output, tile, 16 * warp, 32 * j, bias,
+                         &sums.of[16 * j]);
+    }
+    if constexpr (TILE_C % 32 != 0) {
+      constexpr int DONE = TILE_C / 32 * 32;
+      store_collected<TILE_C % 32 / 8>(collected + warp * COLLECTED_LENGTH, output, tile, 16 * warp,
+                                       DONE, bias, &sums.of[DONE / 2]);
+    }
+    return;
+  }
+  Outputs outputs = outputs_at(output, tile, pixel_of(0), pixel_of(1));
 #if OUT_NHWC && HALVES
   if constexpr (IN_PIECES) {
 #pragma unroll
@@ -246,6 +261,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #endif
   extern __shared__ uint4 memory[];
   __shared__ Barriers barriers;
+#if SPLITS == 1
+  __shared__ alignas(16) Element collected[COLLECTED ? 4 * CONSUMERS * COLLECTED_LENGTH : 1];
+#endif
   Element* stages = aligned<Element>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
@@ -275,11 +293,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     Tile tile = tile_at(number);
     Sums sums;
     multiply(sums, tile, stages, ring, barriers, begin, end);
-    Outputs outputs = outputs_at(output, tile, pixel_of(0), pixel_of(1));
 #if SPLITS > 1
+    Outputs outputs = outputs_at(output, tile, pixel_of(0), pixel_of(1));
     store_shared(outputs, tile, bias, sums, reinterpret_cast<float4*>(stages), rank);
 #else
-    store_all(outputs, tile, bias, sums);
+    store_all(output, tile, bias, sums, collected);
 #endif
   }
 }

@@ -197,10 +197,22 @@ __device__ __forceinline__ void store_piece(const Outputs& outputs, const Tile& 
   store(outputs, tile, lane.channel + 8 * piece + lane.number % 4 * 2, bias, sums);
 }
 
+// Shared memory of this block is free.
 __device__ __forceinline__ void store_all(Element* output, const Tile& tile, const Lane& lane,
-                                          const Element* bias, const Sums& sums) {
+                                          const Element* bias, const Sums& sums, Element* memory) {
+  static_assert(THREADS / 32 * COLLECTED_LENGTH <= STAGES * STAGE, "there must be room to collect");
+  Element* collected = memory + threadIdx.x / 32 * COLLECTED_LENGTH;
 #pragma unroll
   for (int i = 0; i < PIECES_P; ++i) {
+    if constexpr (COLLECTED) {
+      constexpr int EIGHTS = PIECES_C % 4 == 0 ? 4 : PIECES_C % 2 == 0 ? 2 : 1;
+#pragma unroll
+      for (int j = 0; j < PIECES_C; j += EIGHTS) {
+        store_collected<EIGHTS>(collected, output, tile, lane.pixel + 16 * i, lane.channel + 8 * j, bias,
+                                sums.of[i][j]);
+      }
+      continue;
+    }
     Outputs outputs = outputs_of(output, tile, lane, i);
 #if OUT_NHWC && HALVES
     if constexpr (IN_PIECES && WARP_C % 32 == 0) {
@@ -284,7 +296,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #if !WITH_BIAS
   const Element* bias = nullptr;
 #endif
-  store_all(output, tile, lane, bias, sums);
+  if (COLLECTED) __syncthreads();  // all have read the last stages
+  store_all(output, tile, lane, bias, sums, stages);
 #endif
 }
 

@@ -132,6 +132,9 @@ __device__ constexpr int common_divisor(int a, int b) { return b ? common_diviso
 
 // ---- The output
 
+// Whether each two neighbouring channels begin at a multiple of two elements, in NHWC.
+constexpr bool IN_PAIRS = CO % 2 == 0 && GROUP_OUT % 2 == 0;
+
 // Where two pixels are in the output, in the first channel of a tile, and whether they exist.
 struct Outputs {
   Element* of[2];
@@ -188,7 +191,7 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
     if (has[j]) biases[j] = static_cast<float>(bias[at]);
   }
 #endif
-  if (OUT_NHWC && CO % 2 == 0 && GROUP_OUT % 2 == 0) {
+  if (OUT_NHWC && IN_PAIRS) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (outputs.exist[i] && has[0]) {
@@ -208,9 +211,61 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
   }
 }
 
-#if OUT_NHWC && HALVES
 // Whether 32 channels of a tile are stored at once, in pieces of 16 bytes.
-constexpr bool IN_PIECES = CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
+constexpr bool IN_PIECES =
+    OUT_NHWC && HALVES && CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
+
+// Whether a pixel's channels begin anywhere in the output. A thread would then store its two channels one by one, in
+// sectors of which a warp has a half. Instead, a warp collects 32 channels of eight pixels in shared memory, and
+// stores them pixel by pixel.
+constexpr bool COLLECTED = OUT_NHWC && (HALVES ? CO % 8 != 0 || GROUP_OUT % 8 != 0 : !IN_PAIRS);
+constexpr int COLLECTED_PIXELS = 8, COLLECTED_ROW = 40;  // of 32 channels; threads then write to different banks
+constexpr int COLLECTED_LENGTH = COLLECTED ? COLLECTED_PIXELS * COLLECTED_ROW : 0;  // elements of a warp
+
+// Store a warp's sums of so many times eight channels, at most four, of 16 pixels. They begin at a pixel and a
+// channel of the tile. `collected`: COLLECTED_LENGTH elements of shared memory that only this warp uses.
+template <int EIGHTS>
+__device__ __forceinline__ void store_collected(Element* collected, Element* output, const Tile& tile,
+                                                int pixel, int channel, const Element* bias,
+                                                const float* sums) {
+  constexpr int WIDTH = IN_PAIRS ? 2 : 1, LANES = 32 / WIDTH;  // elements of a store, and lanes that store a pixel
+  int lane = threadIdx.x % 32;
+  int left = GROUP_OUT - tile.channel - channel;  // channels that exist
+  int first = tile.group * GROUP_OUT + tile.channel + channel;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) {
+      int own = 8 * j + lane % 4 * 2;
+      float biases[2] = {};
+#if WITH_BIAS
+      if (ALL_C || own < left) biases[0] = static_cast<float>(bias[first + own]);
+      if (ALL_C || own + 1 < left) biases[1] = static_cast<float>(bias[first + own + 1]);
+#endif
+      store_both(collected + lane / 4 * COLLECTED_ROW + own, finished(sums[4 * j + 2 * i], biases[0]),
+                 finished(sums[4 * j + 2 * i + 1], biases[1]));
+    }
+    __syncwarp();
+    int own = lane % LANES * WIDTH;
+    bool has = own < 8 * EIGHTS && (ALL_C || own < left);
+#pragma unroll
+    for (int row = lane / LANES; row < COLLECTED_PIXELS; row += WIDTH) {
+      int at = tile.pixel + pixel + COLLECTED_PIXELS * i + row;
+      if (!has || !(ALL_P || at < tile.end)) continue;
+      const Element* from = collected + row * COLLECTED_ROW + own;
+      Element* to = output + at * CO + first + own;
+      if constexpr (WIDTH == 2) {
+        using Type = typename Both<2 * sizeof(Element)>::Type;
+        *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+      } else {
+        *to = *from;
+      }
+    }
+    __syncwarp();  // all have read what the next ones overwrite
+  }
+}
+
+#if OUT_NHWC && HALVES
 
 // Exchange a pair with another lane of each four: the first of both, or the second.
 __device__ __forceinline__ void exchange(unsigned& first, unsigned& second, int other) {

@@ -33,6 +33,8 @@ _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
+_COLLECTED_ELEMENTS = 8 * 40
+"""What a warp collects of the output, see `cuda/conv/windows.cu`."""
 _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
@@ -294,6 +296,12 @@ class ImplicitParameters(WindowParameters):
         s = conv.shape
         return s.groups == 1 and self.tile_c >= s.CO and self.stages % self.steps(conv) == 0
 
+    def step_length(self, conv: Conv2d) -> int:
+        """Return the products of each sum in a step, with those that fill it up."""
+        if (blocks := self._blocks(conv)) is None:
+            return self.deep * _LINE_BYTES // conv.element_bytes
+        return blocks.channels * blocks.rows * conv.shape.KW
+
     def _stage(self, conv: Conv2d) -> tuple[int, int]:
         """Return the bytes of a stage for pixels, and those for weights."""
         if (blocks := self._blocks(conv)) is None:
@@ -301,8 +309,7 @@ class ImplicitParameters(WindowParameters):
                 self.deep * _LINE_BYTES * self.tile_p,
                 self.deep * _LINE_BYTES * self.tile_c,
             )
-        deep = blocks.channels * blocks.rows * conv.shape.KW
-        return blocks.step_bytes, deep * (4 * self.tile_c + 4)
+        return blocks.step_bytes, self.step_length(conv) * (4 * self.tile_c + 4)
 
     def _blocks(self, conv: Conv2d) -> Blocks | None:
         """Return what threads copy of float32 in NCHW; None where they copy lines."""
@@ -352,6 +359,8 @@ class ImplicitParameters(WindowParameters):
 
     def shared_bytes(self, conv: Conv2d) -> int:
         static = _STATIC_BYTES_OF_PIXEL * self.tile_p + _STATIC_BYTES_OF_STAGE * self.stages
+        if self.splits == 1 and is_collected(conv):
+            static += _COLLECTED_ELEMENTS * 4 * self.consumers * conv.element_bytes
         return self.dynamic_bytes(conv) + static
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
@@ -689,6 +698,12 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
         if conv.element_bytes == 2 and conv.layout == "nhwc" and channels % 8 == 0:
             found.add(tile)
     return sorted(found)
+
+
+def is_collected(conv: Conv2d) -> bool:
+    """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
+    whole = 8 if conv.element_bytes == 2 else 2
+    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % whole != 0
 
 
 @dataclass(frozen=True)
