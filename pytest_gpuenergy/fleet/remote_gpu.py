@@ -282,12 +282,7 @@ class RemoteGpu:
                 if method == "run":
                     (task,) = args
                     assert isinstance(task, TimingTask)
-                    if task.inputs != self._inputs:
-                        with task.inputs.open("rb") as file:
-                            size = os.fstat(file.fileno()).st_size
-                            head = framed((INPUTS, (task.inputs.name, size)))
-                            connection.write(head, file)
-                        self._inputs = task.inputs
+                    self._send_inputs(connection, task.inputs)
                     args = (task, timeout_s)
                 connection.write(framed((method, args)))
                 answer = self._next(connection, wait_s)
@@ -307,6 +302,14 @@ class RemoteGpu:
             return convert(answer.value, RESULTS[method], "the answer")
         except FormError as error:
             raise DeviceError(f"{self.title}: its answer cannot be read: {error}.") from None
+
+    def _send_inputs(self, connection: _Connection, inputs: Path) -> None:
+        """Send the file of a task's inputs, unless the other host has it from the last task."""
+        if inputs != self._inputs:
+            with inputs.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                connection.write(framed((INPUTS, (inputs.name, size))), file)
+            self._inputs = inputs
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         """Have the other host compile kernels as soon as possible."""
