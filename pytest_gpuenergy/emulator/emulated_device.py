@@ -31,7 +31,7 @@ from pytest_gpuenergy.emulator.card.faults import (
     Owner,
     parse_faults,
 )
-from pytest_gpuenergy.emulator.card.governor import Demand, on_board
+from pytest_gpuenergy.emulator.card.governor import Demand, demand_on_board
 from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.physics import EmulatedCard
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
@@ -316,7 +316,7 @@ class EmulatedDevice(Device):
             cache=cache,
             restored_bytes=restored_bytes,
         )
-        demand = on_board(demand, self._index)
+        demand = demand_on_board(demand, self._index)
         with self._abandoned_at_exit(
             VirtualRepeater(self.state, demand, job.timeout_s, places)
         ) as repeater:
@@ -334,7 +334,7 @@ class EmulatedDevice(Device):
         Args:
             demand: the demand of one run on board 0.
         """
-        demand = on_board(demand, self._index)
+        demand = demand_on_board(demand, self._index)
         return self._abandoned_at_exit(VirtualRepeater(self.state, demand, _PLAY_TIMEOUT_S, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:

@@ -133,7 +133,7 @@ SORTS: Mapping[str, Callable[[Measurement], float | str]] = {
 """What the rows of a table can be sorted by, the best first; kernels without figures are last."""
 
 
-def arranged(rows: Iterable[Measurement], by: str) -> list[Measurement]:
+def sort_rows(rows: Iterable[Measurement], by: str) -> list[Measurement]:
     """Return the rows sorted by a key of `SORTS`; those that are equal keep their order."""
     return sorted(rows, key=SORTS[by])
 
@@ -209,7 +209,7 @@ def summary(
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
         shown = near if many else rows
         table = []
-        for m in arranged(shown, sort):
+        for m in sort_rows(shown, sort):
             if not m.measured:
                 table.append(KernelRow(" ", m.kernel.label, note=m.why_no_figures))
                 continue
