@@ -175,7 +175,7 @@ def compare(
     predicted = {prediction(error, of_others=other): (error, other) for error, other in kinds}
     rows: dict[str, list[list[float]]] = {name: [] for name in (*strategies, *predicted)}
     for seed in seeds:
-        begun = space.begun_at(random.Random(seed).choice(space.good))
+        begun = space.with_root(random.Random(seed).choice(space.good))
         for strategy, found in rows.items():
             if strategy in (TREE, FREE_TREE):
                 found.append(

@@ -87,7 +87,9 @@ def compare_pairs(
             else:
                 verdicts = turns.judge(later, settings, comparisons, looks, flags)
                 judgements += verdicts
-                words = ", ".join(f"{one.metric.label} {one.verdict}" for one in verdicts)
+                words = ", ".join(
+                    f"{verdict.metric.label} {verdict.verdict}" for verdict in verdicts
+                )
                 again = f", {turns.repeated} more of which were disturbed" if turns.repeated else ""
                 tell(f"{name}: {words} after {len(turns.base)} rounds{again}")
     except KeyboardInterrupt:

@@ -126,8 +126,10 @@ class Turns:
         The error of a flagged reading counts with its share of the rounds.
         """
         readings = (*self.base, *self.head)
-        found = flag_doubts(sorted({*flags, *(flag for one in readings for flag in one.flags)}))
-        share = sum(bool(one.flags) for one in readings) / max(1, len(self.head))
+        found = flag_doubts(
+            sorted({*flags, *(flag for reading in readings for flag in reading.flags)})
+        )
+        share = sum(bool(reading.flags) for reading in readings) / max(1, len(self.head))
         return tuple(
             replace(
                 doubt,

@@ -239,7 +239,7 @@ def _tied(best: Setting, settings: Sequence[Setting], metric: Metric) -> tuple[s
             return cost_figure(one.cost, metric) <= cost_figure(best.cost, metric)
         return change.low <= 0
 
-    return tuple(one.setpoint for one in settings if may_be_as_good(one))
+    return tuple(setting.setpoint for setting in settings if may_be_as_good(setting))
 
 
 def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:

@@ -112,7 +112,7 @@ def json_document(outcome: Outcome, modes: ModeCosts | None = None) -> str:
         "sentences": list(outcome.sentences),
         "whole": None if outcome.whole is None else _advice(outcome.whole),
         "apart": None if outcome.apart is None else _changes(outcome.apart),
-        "workloads": [_advice(one) for one in outcome.each],
+        "workloads": [_advice(advice) for advice in outcome.each],
     }
     return dump(document)
 
@@ -213,7 +213,7 @@ def _modes(modes: ModeCosts) -> dict[str, Any]:
 def _for_all(outcome: Outcome, whole: Advice) -> str:
     count = len(whole.workloads)
     what = whole.workloads[0] if count == 1 else f"all {count} workloads together"
-    times = [] if all(one == 1 for one in outcome.weights.values()) else ["weighted"]
+    times = [] if all(weight == 1 for weight in outcome.weights.values()) else ["weighted"]
     words = f"{', '.join([what, *times])}: {whole.best.setpoint}"
     others = [name for name in whole.tied if name != whole.best.setpoint]
     return f"{words}; as good within noise: {', '.join(others)}" if others else words
@@ -318,7 +318,7 @@ def _advice(advice: Advice) -> dict[str, Any]:
         "changes": _changes(advice.changes),
         "kernels": _kernels(advice.best),
         "baseline": {**_setting(advice.baseline), "kernels": _kernels(advice.baseline)},
-        "setpoints": [_setting(one) for one in advice.settings],
+        "setpoints": [_setting(setting) for setting in advice.settings],
         "too_slow": list(advice.too_slow),
         "may_be_too_slow": advice.may_be_too_slow,
         "edges": list(advice.edges),
@@ -369,7 +369,7 @@ def _kernels(setting: Setting) -> list[dict[str, Any]]:
             "energy_mj": row.energy_mj,
             "time_ms_ci95": _ends(row.estimate(Metric.TIME)),
             "energy_mj_ci95": _ends(row.estimate(Metric.ENERGY)),
-            "within_noise": list(dict.fromkeys(one.row.kernel.label for one in rivals)),
+            "within_noise": list(dict.fromkeys(rival.row.kernel.label for rival in rivals)),
         }
         for option, rivals in zip(setting.plan, setting.candidate.rivals, strict=True)
         for row in [option.row]

@@ -290,7 +290,11 @@ def _setpoint(
         for field in fields.values()
         if field is not None
     ]
-    counts = {name: sum(name in one for one in able) for one in able for name in one}
+    counts = {
+        name: sum(name in mode_names for mode_names in able)
+        for mode_names in able
+        for name in mode_names
+    }
     if not counts:
         return ""
     most = counts if baseline is not None else _most(counts)

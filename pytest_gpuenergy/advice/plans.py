@@ -58,7 +58,7 @@ Plan = Sequence[PlanOption]
 def plan_cost(plan: Plan) -> Cost:
     """Return the sums over a plan."""
     costs = [option.cost for option in plan]
-    return Cost(sum(one.time for one in costs), sum(one.energy for one in costs))
+    return Cost(sum(cost.time for cost in costs), sum(cost.energy for cost in costs))
 
 
 def cost_figure(cost: Cost, metric: Metric) -> float:
@@ -107,9 +107,9 @@ class Errors:
             if (mean := session_mean(row, metric)) is None:
                 return None
             known.append(mean)
-        own = Moments.of(*(one.relative_error**2 for one in known))
-        shared = Moments.of(*(one.session_variance(0.0) for one in known))
-        return cls(own, min(one.degrees for one in known), shared)
+        own = Moments.of(*(mean.relative_error**2 for mean in known))
+        shared = Moments.of(*(mean.session_variance(0.0) for mean in known))
+        return cls(own, min(mean.degrees for mean in known), shared)
 
     def variance(self, weights: Cost) -> float:
         """Return the variance of the weighted sum of the errors of time and energy."""
@@ -223,7 +223,7 @@ def _around(value: float, net: Collection[tuple[PlanOption, Cost]], tail: float)
             return None
         own.append((errors.own.combined(weight), errors.degrees))
         shared += errors.shared.combined(weight)
-    variance = sum(one for one, _ in own) + shared
+    variance = sum(part for part, _ in own) + shared
     return t_interval(value, variance, welch(own, variance), tail)
 
 
@@ -264,7 +264,7 @@ def _certainly_worse(other: PlanOption, chosen: PlanOption, price: Cost, tail: f
         shared += _board_variance(
             [(chosen, here[1]), (other, Cost(-there[1].time, -there[1].energy))]
         )
-    variance = sum(one for one, _ in own) + shared
+    variance = sum(part for part, _ in own) + shared
     change = t_interval(math.log(there[0] / here[0]), variance, welch(own, variance), tail)
     return change.low > 0
 
@@ -284,7 +284,7 @@ def _board_variance(net: Iterable[tuple[PlanOption, Cost]]) -> float:
     if len(boards) < 2:
         return 0.0
     return sum(
-        (sum(one.time for one in found) * OTHER_BOARD_SD[Metric.TIME]) ** 2
-        + (sum(one.energy for one in found) * OTHER_BOARD_SD[Metric.ENERGY]) ** 2
+        (sum(cost.time for cost in found) * OTHER_BOARD_SD[Metric.TIME]) ** 2
+        + (sum(cost.energy for cost in found) * OTHER_BOARD_SD[Metric.ENERGY]) ** 2
         for found in boards.values()
     )

@@ -54,7 +54,7 @@ class Solution:
 def total(layers: Sequence[Layer], choice: Choice) -> Cost:
     """Return the sums of a choice."""
     chosen = [layer[place] for layer, place in zip(layers, choice, strict=True)]
-    return Cost(sum(one.time for one in chosen), sum(one.energy for one in chosen))
+    return Cost(sum(option.time for option in chosen), sum(option.energy for option in chosen))
 
 
 def sweep(layers: Sequence[Layer]) -> Iterator[Choice]:
@@ -82,7 +82,7 @@ def least_product(layers: Sequence[Layer]) -> Solution:
     The product is quasi-concave where both sums are above zero, so its minimum over the convex hull
     of all choices is at a vertex, and grows with either sum, so the vertex is at the lower left.
     """
-    choice = min(sweep(layers), key=lambda one: total(layers, one).product)
+    choice = min(sweep(layers), key=lambda choice: total(layers, choice).product)
     return Solution(choice, True, total(layers, choice).product)
 
 
@@ -122,9 +122,9 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
     here, there = total(layers, within), total(layers, beyond)
     rate = -_slope(here, there)  # the energy that a unit of time saves
     bound = here.energy - rate * (most_time - here.time)
-    priced = [[one.energy + rate * one.time for one in layer] for layer in layers]
+    priced = [[option.energy + rate * option.time for option in layer] for layer in layers]
     rest_priced = _rests([min(prices) for prices in priced])
-    rest_time = _rests([min(one.time for one in layer) for layer in layers])
+    rest_time = _rests([min(option.time for option in layer) for layer in layers])
     best, exact = _filled(layers, within, most_time), True
     most_priced = total(layers, best).energy + rate * most_time
     states = [_PartialChoice(Cost(0.0, 0.0), ())]
@@ -141,10 +141,11 @@ def _between(layers: Sequence[Layer], within: Choice, beyond: Choice, most_time:
             if not states or state.cost.energy < states[-1].cost.energy:
                 states.append(state)
         if len(states) > MAX_STATES:
-            states.sort(key=lambda one: one.cost.energy + rate * one.cost.time)
+            states.sort(key=lambda state: state.cost.energy + rate * state.cost.time)
             del states[MAX_STATES:]
             exact = False
-    best = min([best, *(state.choice for state in states)], key=lambda one: total(layers, one)[1])
+    choices = [best, *(state.choice for state in states)]
+    best = min(choices, key=lambda choice: total(layers, choice)[1])
     return Solution(best, exact, total(layers, best).energy if exact else bound)
 
 
@@ -191,5 +192,5 @@ def _hull(layer: Layer) -> list[int]:
     return hull
 
 
-def _slope(one: Cost, other: Cost) -> float:
-    return (other.energy - one.energy) / (other.time - one.time)
+def _slope(cost: Cost, other: Cost) -> float:
+    return (other.energy - cost.energy) / (other.time - cost.time)

@@ -28,6 +28,7 @@ from pytest_gpuenergy.support import (
     SetpointError,
     WritesDeniedError,
     cache_dir,
+    run_captured,
     state_dir,
 )
 
@@ -185,14 +186,7 @@ def _version(name: str) -> str | None:
 def _probe(code: str) -> tuple[list[str] | None, str]:
     """Run ``code`` in a process of its own; return the JSON that it prints, or None and why."""
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_CHILD_TIMEOUT_S,
-        )
+        child = run_captured([sys.executable, "-c", code], timeout_s=_CHILD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return None, f"no answer within {_CHILD_TIMEOUT_S:g} s"
     if child.returncode < 0:

@@ -232,10 +232,10 @@ def _perf(arguments: Namespace) -> int:
     cold = arguments.cache != "hot"
     products = replay.model_products(arguments.model, arguments.step or 1, cold=cold)
     asked = [
-        one
+        alternative
         for calls in products.products
         if calls.product is not None
-        for one in replay.alternatives(calls.product)
+        for alternative in replay.alternatives(calls.product)
     ]
 
     def show(report: reports.Report) -> None:

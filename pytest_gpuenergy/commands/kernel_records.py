@@ -135,7 +135,9 @@ def choose_cases(
             else:
                 group = workloads.network("cases" if option == "case" else word, Path.cwd())
                 group = workloads.in_variants(group, variants or {})
-                named = [file for one in group for file in _files_by_workload(files, one.name)]
+                named = [
+                    file for workload in group for file in _files_by_workload(files, workload.name)
+                ]
             if not named:
                 raise _none(files, word, variants or {})
             for file in named:
@@ -154,7 +156,7 @@ def _files_by_word(
         by_name = {file.workload.name: file.workload for file in files}
         known = workloads.known_workload(word, Path.cwd()) or by_name.get(word)
         group = workloads.in_variants([known], variants) if known is not None else ()
-        return [file for one in group for file in _files_by_workload(files, one.name)]
+        return [file for workload in group for file in _files_by_workload(files, workload.name)]
     if matches := _files_by_workload(files, word) or _files_by_workload(
         files, workloads.numbered_case(word)
     ):
@@ -183,7 +185,9 @@ def _none(
     only = listed((file.workload.name for file in files), "none")
     hint = " Omit --case to take all." if word == "all" else ""
     words = [
-        one if isinstance(one, str) else name for name, values in variants.items() for one in values
+        value if isinstance(value, str) else name
+        for name, values in variants.items()
+        for value in values
     ]
     asked = f" as {', '.join(words)}" if words else ""
     return InputError(f"There are no records for {word[:80]!r}{asked}, only for {only}.{hint}")

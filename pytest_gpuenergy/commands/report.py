@@ -254,7 +254,7 @@ def _page(
         earlier = arguments.trend and load_runs(find_runs(arguments.trend))
         by_id = {run.run.run_id: run for run in [*(earlier or runs_of_project(Path.cwd())), *runs]}
         trend = gate.trend_values(by_id.values())
-    graphs = [search.search_values(one) for one in searches]
+    graphs = [search.search_values(searched) for searched in searches]
     return reports.html_page(report, baseline, verdicts=verdicts, trend=trend, searches=graphs)
 
 
@@ -327,12 +327,12 @@ def _show_searches_alone(
         _print_searches(searches)
         return
     latest = max(searches, key=lambda one: one.run.started)
-    graphs = [search.search_values(one) for one in searches]
+    graphs = [search.search_values(searched) for searched in searches]
     write_text(reports.html_page(reports.Report(latest.run, ()), searches=graphs), arguments.html)
 
 
 def _print_searches(searches: Sequence[search.SearchRecord]) -> None:
     """Print a table of what searches have gained, and the sums."""
-    summary = search.summarize((one.spec, one.state) for one in searches)
+    summary = search.summarize((searched.spec, searched.state) for searched in searches)
     assert summary is not None  # each has a baseline
     print_lines(search.summary_lines(summary))

@@ -152,9 +152,9 @@ def restore_leftover(gpu: Gpu, writer: SettingsWriter | None = None) -> str | No
     return _restore_record(gpu, leftover(gpu.uuid, locked=True), writer)
 
 
-def restore_kept(gpu: Gpu, writer: SettingsWriter | None = None) -> str | None:
+def restore_kept(gpu: Gpu) -> str | None:
     """Restore what ``gpuenergy powercap set`` changed on ``gpu``, like `restore_leftover`."""
-    return _restore_record(gpu, kept_record(gpu.uuid), writer)
+    return _restore_record(gpu, kept_record(gpu.uuid), None)
 
 
 def _refuse_unavailable(setpoint: Setpoint) -> None:

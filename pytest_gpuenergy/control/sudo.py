@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pytest_gpuenergy.control.setpoint import PowerLimits
 from pytest_gpuenergy.devices import Gpu, deny_writes
-from pytest_gpuenergy.support import SetpointError, SettingRefusedError, roots_alone
+from pytest_gpuenergy.support import SetpointError, SettingRefusedError, roots_alone, run_captured
 
 _TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first loads the driver
 
@@ -130,16 +130,8 @@ def _nvidia_smi() -> str | None:
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-            start_new_session=True,  # Ctrl-C must not interrupt a write
-        )
+        # Ctrl-C must not interrupt a write.
+        return run_captured(command, timeout_s=_TIMEOUT_S, ignores_interrupts=True)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SetpointError(f"{' '.join(command)} does not work: {error}.") from None
 

@@ -31,7 +31,7 @@ from pytest_gpuenergy.emulator.card.faults import (
     Owner,
     parse_faults,
 )
-from pytest_gpuenergy.emulator.card.governor import Demand, on_board
+from pytest_gpuenergy.emulator.card.governor import Demand, demand_on_board
 from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.physics import EmulatedCard
 from pytest_gpuenergy.emulator.card.profiles import DEFAULT_PROFILE, GpuProfile
@@ -316,7 +316,7 @@ class EmulatedDevice(Device):
             cache=cache,
             restored_bytes=restored_bytes,
         )
-        demand = on_board(demand, self._index)
+        demand = demand_on_board(demand, self._index)
         with self._abandoned_at_exit(
             VirtualRepeater(self.state, demand, job.timeout_s, places)
         ) as repeater:
@@ -328,17 +328,14 @@ class EmulatedDevice(Device):
         dtypes = [arena.tensor.dtype for arena in arenas.values()]
         return beyond_comparison(kernel, dtypes, _work(job), traffic, self.name, job.cache)
 
-    def play(
-        self, demand: Demand, timeout_s: float = _PLAY_TIMEOUT_S
-    ) -> AbstractContextManager[KernelRepeater]:
+    def play(self, demand: Demand) -> AbstractContextManager[KernelRepeater]:
         """Return a repeater of work that has no kernel, only a demand.
 
         Args:
             demand: the demand of one run on board 0.
-            timeout_s: the time that a run may take.
         """
-        demand = on_board(demand, self._index)
-        return self._abandoned_at_exit(VirtualRepeater(self.state, demand, timeout_s, 1))
+        demand = demand_on_board(demand, self._index)
+        return self._abandoned_at_exit(VirtualRepeater(self.state, demand, _PLAY_TIMEOUT_S, 1))
 
     def light_load(self) -> AbstractContextManager[Repeater]:
         """Return a repeater of work that takes little power and has no kernel to compile."""

@@ -451,5 +451,5 @@ def variance_over_swings(values: Sequence[float], swing: int) -> float:
     """
     count, mean = len(values), fmean(values)
     means = [fmean(values[start : start + swing]) for start in range(count - swing + 1)]
-    squares = math.fsum((one - mean) ** 2 for one in means)
+    squares = math.fsum((mean_value - mean) ** 2 for mean_value in means)
     return swing * squares / ((count - swing) * (count - swing + 1))

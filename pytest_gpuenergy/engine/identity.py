@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_gpuenergy.control import read_limits
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.record import RunInfo
-from pytest_gpuenergy.support import DeviceError, host_name
+from pytest_gpuenergy.support import DeviceError, host_name, run_captured
 
 _RECORDED = (
     "pytest-gpuenergy",
@@ -97,15 +97,9 @@ def _packages() -> dict[str, str]:
 def git_revision_of(folder: Path) -> str | None:
     """Return the commit checked out in ``folder``, ``-dirty`` if modified; None without git."""
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
-        )
+        command = ("git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+        answer = run_captured(command, folder=folder, timeout_s=_GIT_TIMEOUT_S)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()

@@ -7,7 +7,7 @@ from .gpu_messages import (
     BEAT as BEAT,
     Failed as Failed,
     Message as Message,
-    framed as framed,
+    framed_request as framed_request,
     read_file as read_file,
     read_request as read_request,
 )

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from pytest_gpuenergy.devices import WRITES_VARIABLE
 from pytest_gpuenergy.fleet.spec import RayFleet, SlurmFleet, SshFleet, SshHost
@@ -104,14 +104,13 @@ def local_worker(gpu: int) -> list[str]:
     return [*_environment(gpu), sys.executable]
 
 
-def package_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+def package_environment() -> dict[str, str]:
     """Return an environment for interpreters of this host in which this package can be imported."""
-    variables = dict(os.environ if environment is None else environment)
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
-    paths = [path for path in variables.get("PYTHONPATH", "").split(os.pathsep) if path]
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if package not in paths:
         paths.append(package)
-    return {**variables, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def remote_project(fleet: SshFleet | SlurmFleet, host: SshHost | None, project: str) -> str:

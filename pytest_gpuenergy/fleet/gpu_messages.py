@@ -140,7 +140,7 @@ Message = Ready | Started | Unfit | Told | Answer | Beaten | Failed
 """Any message from the process of a GPU."""
 
 
-def framed(request: tuple[str, tuple[Any, ...]]) -> bytes:
+def framed_request(request: tuple[str, tuple[Any, ...]]) -> bytes:
     """Return the bytes of a request, as `read_request` reads them."""
     content = pickle.dumps(request)
     return _LENGTH.pack(len(content)) + content

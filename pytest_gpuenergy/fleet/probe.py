@@ -216,7 +216,10 @@ def _why_not(gpu: Gpu) -> str | None:
     try:
         others: set[int] = set()
         with suppress(*unavailable_errors(nvml)):  # other users are then noticed in the power
-            others = {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)}
+            others = {
+                int(process.pid)
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)
+            }
         if others:
             numbers = ", ".join(map(str, sorted(others)[:3]))
             return f"process {numbers} {_IN_USE}, whose energy would be counted too."

@@ -30,7 +30,7 @@ from pytest_gpuenergy.fleet.gpu_messages import (
     Started,
     Told,
     Unfit,
-    framed,
+    framed_request,
 )
 from pytest_gpuenergy.fleet.heartbeat import PATIENCE, Beat, Watch
 from pytest_gpuenergy.fleet.slots import SLURM_PLACE, Slot
@@ -113,7 +113,7 @@ class _Connection:
 
         self._watch = Watch(give_up, allowed_s)
         self._watch.start()
-        self._beat = Beat(lambda: self.write(framed((BEAT, ()))), silence_s)
+        self._beat = Beat(lambda: self.write(framed_request((BEAT, ()))), silence_s)
         self._beat.start()
 
     def end(self, *, patience_s: float = ENDS_WITHIN_S) -> None:
@@ -282,14 +282,9 @@ class RemoteGpu:
                 if method == "run":
                     (task,) = args
                     assert isinstance(task, TimingTask)
-                    if task.inputs != self._inputs:
-                        with task.inputs.open("rb") as file:
-                            size = os.fstat(file.fileno()).st_size
-                            head = framed((INPUTS, (task.inputs.name, size)))
-                            connection.write(head, file)
-                        self._inputs = task.inputs
+                    self._send_inputs(connection, task.inputs)
                     args = (task, timeout_s)
-                connection.write(framed((method, args)))
+                connection.write(framed_request((method, args)))
                 answer = self._next(connection, wait_s)
                 if answer is None:
                     raise WorkerTimeoutError(
@@ -308,12 +303,20 @@ class RemoteGpu:
         except FormError as error:
             raise DeviceError(f"{self.title}: its answer cannot be read: {error}.") from None
 
+    def _send_inputs(self, connection: _Connection, inputs: Path) -> None:
+        """Send the file of a task's inputs, unless the other host has it from the last task."""
+        if inputs != self._inputs:
+            with inputs.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                connection.write(framed_request((INPUTS, (inputs.name, size))), file)
+            self._inputs = inputs
+
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         """Have the other host compile kernels as soon as possible."""
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(OSError):  # the next call will notice the loss
-                connection.write(framed((PREPARE, (list(kernels),))))
+                connection.write(framed_request((PREPARE, (list(kernels),))))
 
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
         """See `tuning.Confirm`."""
@@ -370,7 +373,7 @@ class RemoteGpu:
                     "allows more)."
                 )
             if step == 0 and isinstance(message, Ready):
-                connection.write(framed(("begin", (self._first_request,))))
+                connection.write(framed_request(("begin", (self._first_request,))))
                 connection.watch(self._silence_s)
             elif isinstance(message, Unfit):
                 raise DeviceError(f"{self.title}: {message.reason}")

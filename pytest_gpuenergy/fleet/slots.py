@@ -33,7 +33,7 @@ from pytest_gpuenergy.fleet.probe import (
     probe_host,
 )
 from pytest_gpuenergy.fleet.spec import FLEET_OPTION, Fleet, SlurmFleet, SshFleet, SshHost
-from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode
+from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode, run_captured
 
 SLURM_PLACE = "slurm"
 """The name of a host that Slurm chooses."""
@@ -230,16 +230,7 @@ def _ask_together(
 
 def _probe(command: Sequence[str], wait_s: float) -> tuple[list[ProbedHost], str]:
     """Run a command that prints the answers of hosts; return them, and why it failed if it did."""
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=wait_s,
-        check=False,
-        env=package_environment(),
-    )
+    done = run_captured(command, timeout_s=wait_s, environment=package_environment())
     answers = []
     for line in done.stdout.splitlines():
         _, mark, answer = line.partition(MARK)

@@ -48,7 +48,7 @@ def update(old: Report | None, new: Report) -> Update:
         if not m.measured or m.validity
     )
     # The GPUs of both, as described last; none if the run's own GPU is the only one.
-    known = {one.gpu_uuid: one for report in filter(None, (old, new)) for one in _gpus(report)}
+    known = {gpu.gpu_uuid: gpu for report in filter(None, (old, new)) for gpu in _gpus(report)}
     stations = tuple(known.values())
     if stations == (new.run.station,):
         stations = ()
@@ -65,16 +65,16 @@ def _check_alike(old: Report, new: Report) -> None:
     before = {station.gpu_uuid: station for station in _gpus(old)}
     models = [station.gpu_name for station in before.values()]
     for station in _gpus(new):
-        alike = [one for one in before.values() if one.gpu_name == station.gpu_name]
+        alike = [known for known in before.values() if known.gpu_name == station.gpu_name]
         here = before.get(station.gpu_uuid, station)
         for name, then, now in (
             ("GPU model", models, station.gpu_name),
             (
                 "kind of GPU, emulated or real",
-                [_kind(one.emulated) for one in alike],
+                [_kind(known.emulated) for known in alike],
                 _kind(station.emulated),
             ),
-            ("board", [one.gpu_uuid for one in alike], station.gpu_uuid),
+            ("board", [known.gpu_uuid for known in alike], station.gpu_uuid),
             ("driver", [_driver(here)], _driver(station)),
         ):
             if now not in then:

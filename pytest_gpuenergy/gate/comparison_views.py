@@ -44,7 +44,7 @@ def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[st
         places.setdefault(one.shift.place, []).append(one)
     for place, judged in places.items():
         parts = []
-        for shift in (one.shift for one in judged):
+        for shift in (judgement.shift for judgement in judged):
             apart = f" without {shift.apart} that lie apart" if shift.apart else ""
             scatter = f"scatter {100 * shift.scatter:.2g} %{apart}"
             parts.append(f"{shift.metric.label} {_change_words(shift.change)}, {scatter}")
@@ -54,7 +54,9 @@ def shift_lines(shifts: Iterable[JudgedShift], *, emulated: bool) -> Iterator[st
             f"{first.kernels} unchanged kernels at {place.cap}{board}{emulated_mark(emulated)} "
             f"changed in common by {'; '.join(parts)}: changes are relative to that"
         )
-        yield from filter(None, (shift_problem(one, emulated=emulated) for one in judged))
+        yield from filter(
+            None, (shift_problem(judgement, emulated=emulated) for judgement in judged)
+        )
 
 
 def shift_problem(judged: JudgedShift, *, emulated: bool) -> str:
@@ -149,7 +151,7 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     emulated, judgements = comparison.new.emulated, comparison.judgements
     shown = list(judgements)
     if len(shown) > ROWS_SHOWN:
-        shown = [one for one in judgements if one.verdict is not Verdict.SAME]
+        shown = [judgement for judgement in judgements if judgement.verdict is not Verdict.SAME]
     above = [f"baseline: {_run_words(comparison.base)}", f"new:      {_run_words(comparison.new)}"]
     above += shift_lines(comparison.shifts, emulated=emulated)
     above += [f"every verdict is in doubt: {doubt}" for doubt in comparison.doubts]
@@ -157,7 +159,9 @@ def terminal(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     if hidden := len(judgements) - len(shown):
         below.append(f"{hidden} SAME verdicts are not listed")
     for heading, unmatched in _unmatched_by_heading(comparison).items():
-        below += [f"{heading}: {one.measurement.identity.label} ({one.why})" for one in unmatched]
+        below += [
+            f"{heading}: {entry.measurement.identity.label} ({entry.why})" for entry in unmatched
+        ]
     narrowed = comparison.new.options.get("selection")
     if narrowed and comparison.missing_in_new:
         below.append(
@@ -191,7 +195,7 @@ def summary(comparison: Comparison) -> str:
 
 def loss(comparison: Comparison) -> str:
     """``; 169 of 175 missing``: how much of what the baseline has the run lost, if any."""
-    matched = {(one.identity, one.node_id) for one in comparison.judgements}
+    matched = {(judgement.identity, judgement.node_id) for judgement in comparison.judgements}
     missing = len(comparison.missing_in_new)
     of = len(matched) + len(comparison.failed) + len(comparison.unchanged) + missing
     return f"; {missing} of {of} missing" if missing else ""
@@ -199,7 +203,7 @@ def loss(comparison: Comparison) -> str:
 
 def missing_words(comparison: Comparison) -> str:
     """Return a sentence about what the baseline has and the run lost, and what to do."""
-    names = [one.measurement.identity.label for one in comparison.missing_in_new]
+    names = [lost.measurement.identity.label for lost in comparison.missing_in_new]
     listed = ", ".join(names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return (
@@ -225,7 +229,7 @@ def markdown(comparison: Comparison) -> str:
     shifts = [*shift_lines(comparison.shifts, emulated=new.emulated)]
     lines += [f"{markdown_text(line)}.  " for line in shifts]
     lines += [""] if shifts else []
-    lines += [markdown_text(f"Every verdict is in doubt: {one}.") for one in comparison.doubts]
+    lines += [markdown_text(f"Every verdict is in doubt: {doubt}.") for doubt in comparison.doubts]
     if comparison.judgements:
         lines += markdown_lines(_TITLES, (), figures={2, 3, 4, 5})
         for judgement in comparison.judgements:
@@ -235,8 +239,8 @@ def markdown(comparison: Comparison) -> str:
         lines.append("")
     for heading, unmatched in _unmatched_by_heading(comparison).items():
         lines += [
-            markdown_text(f"- {heading}: {one.measurement.identity.label} ({one.why})")
-            for one in unmatched
+            markdown_text(f"- {heading}: {entry.measurement.identity.label} ({entry.why})")
+            for entry in unmatched
         ]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -258,13 +262,13 @@ def json_document(comparison: Comparison) -> str:
         "strict": settings.strict,
         "comparisons": comparison.comparisons,
         "doubts": list(comparison.doubts),
-        "shifts": [shift_json(one) for one in comparison.shifts],
+        "shifts": [shift_json(shift) for shift in comparison.shifts],
         "judgements": [as_json(judgement) for judgement in comparison.judgements],
     }
     for name in ("missing_in_base", "missing_in_new", "deselected", "failed", "unchanged"):
         unmatched: Sequence[Unmatched] = getattr(comparison, name)
         document[name] = [
-            {**one.measurement.identity._asdict(), "why": one.why} for one in unmatched
+            {**entry.measurement.identity._asdict(), "why": entry.why} for entry in unmatched
         ]
     return dump(document)
 
@@ -350,11 +354,11 @@ def annotate(comparison: Comparison) -> Iterator[str]:
     """
     settings, emulated = comparison.settings, comparison.new.emulated
     errors, warnings = list[tuple[str, str]](), list[tuple[str, str]]()
-    for one in comparison.judgements:
-        if fails(one, settings):
-            errors.append((one.identity.label, describe(one, emulated=emulated)))
-        elif one.verdict is Verdict.WORSE:
-            warnings.append((one.identity.label, describe(one, emulated=emulated)))
+    for judgement in comparison.judgements:
+        if fails(judgement, settings):
+            errors.append((judgement.identity.label, describe(judgement, emulated=emulated)))
+        elif judgement.verdict is Verdict.WORSE:
+            warnings.append((judgement.identity.label, describe(judgement, emulated=emulated)))
     for judged in comparison.failing_shifts:
         title = f"unchanged kernels at {judged.shift.place.cap}"
         errors.append((title, shift_problem(judged, emulated=emulated)))
@@ -428,12 +432,20 @@ def verdict_values(comparison: Comparison) -> dict[str, Any]:
         "doubts": list(comparison.doubts),
         "shifts": list(shift_lines(comparison.shifts, emulated=comparison.new.emulated)),
         "judgements": [
-            {**as_json(one), "label": one.identity.label, "fails": fails(one, settings)}
-            for one in sorted(comparison.judgements, key=badness)
+            {
+                **as_json(judgement),
+                "label": judgement.identity.label,
+                "fails": fails(judgement, settings),
+            }
+            for judgement in sorted(comparison.judgements, key=badness)
         ],
         "unmatched": [
-            {"what": heading, "label": one.measurement.identity.label, "why": one.why}
+            {
+                "what": heading,
+                "label": entry.measurement.identity.label,
+                "why": entry.why,
+            }
             for heading, unmatched in groups
-            for one in unmatched
+            for entry in unmatched
         ],
     }

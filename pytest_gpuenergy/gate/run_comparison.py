@@ -96,7 +96,7 @@ class Comparison:
     @property
     def failing_shifts(self) -> tuple[JudgedShift, ...]:
         """The shifts that are failures under the settings."""
-        worse = (one for one in self.shifts if one.verdict is Verdict.WORSE)
+        worse = (shift for shift in self.shifts if shift.verdict is Verdict.WORSE)
         return tuple(worse) if self.settings.enforced else ()
 
 
@@ -283,7 +283,7 @@ def compare(
             pairs.append(result)
     shifts = common_shifts(pairs, settings.same_board_sd)
     tails = Tails.of(pairs, shifts, len(settings.limits))
-    judged = [baseline.judge(one, new.run, shifts, tails) for one in pairs]
+    judged = [baseline.judge(pair, new.run, shifts, tails) for pair in pairs]
     missing, deselected = [], []
     for measurement in baseline.missing(new):
         if is_deselected(measurement):

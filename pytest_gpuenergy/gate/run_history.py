@@ -338,10 +338,10 @@ def trend_values(reports: Iterable[Report]) -> list[dict[str, Any]]:
     by_time = list(reports)
     kernels: dict[tuple[object, ...], dict[str, Series]] = defaultdict(dict)
     for metric in METRICS:
-        for one in history(by_time, metric):
-            if len(one.points) > 1:
-                key = (one.identity, one.item, one.run.gpu_uuid, one.run.emulated)
-                kernels[key][metric] = one
+        for series in history(by_time, metric):
+            if len(series.points) > 1:
+                key = (series.identity, series.item, series.run.gpu_uuid, series.run.emulated)
+                kernels[key][metric] = series
     trends = []
     for by_metric in kernels.values():
         first = next(iter(by_metric.values()))

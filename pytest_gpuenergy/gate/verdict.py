@@ -163,7 +163,7 @@ def decide_in_doubt(
     change: Estimate, doubts: Iterable[Doubt], metric: Metric, limit: float
 ) -> Verdict:
     """Return the verdict on a change from `change_interval`, with room for large doubts."""
-    return decide(widened(change, [one for one in doubts if one.is_large], metric), limit)
+    return decide(widened(change, [doubt for doubt in doubts if doubt.is_large], metric), limit)
 
 
 def flag_doubts(flags: Iterable[str], when: str = "") -> tuple[Doubt, ...]:

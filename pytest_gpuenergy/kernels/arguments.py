@@ -39,7 +39,7 @@ def checked_arguments(given: Iterable[object], entry: str) -> tuple[Argument, ..
             raise InputError(f"An argument of {entry!r} has more than {_MAX_LEVELS} levels.")
         return tuple(checked(member, level + 1) for member in one)
 
-    return tuple(checked(one, 0) for one in given)
+    return tuple(checked(argument, 0) for argument in given)
 
 
 def argument_names(arguments: Iterable[Argument]) -> Iterator[str]:

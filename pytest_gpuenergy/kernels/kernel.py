@@ -217,8 +217,13 @@ class AnyKernel(ABC):
     def stored_workspaces(self) -> list[dict[str, object]]:
         """The workspaces as JSON values."""
         return [
-            {"name": one.name, "shape": one.shape, "dtype": one.dtype, "role": one.role}
-            for one in self.workspaces
+            {
+                "name": workspace.name,
+                "shape": workspace.shape,
+                "dtype": workspace.dtype,
+                "role": workspace.role,
+            }
+            for workspace in self.workspaces
         ]
 
     def check_arguments(self, tensors: Iterable[str], scalars: Iterable[str]) -> None:
@@ -265,8 +270,10 @@ class Kernel(AnyKernel):
         if not self.launches:
             raise InputError("A kernel needs at least one launch.")
         for launch in self.launches:
-            members = argument_names(one for one in launch.arguments if not isinstance(one, str))
-            if mapped := {one.name for one in self.tensor_maps}.intersection(members):
+            members = argument_names(
+                argument for argument in launch.arguments if not isinstance(argument, str)
+            )
+            if mapped := {tensor_map.name for tensor_map in self.tensor_maps}.intersection(members):
                 raise InputError(
                     f"A struct of {launch.entry!r} has the tensor map {min(mapped)!r}: only "
                     "tensors and scalars can be members."
@@ -283,7 +290,7 @@ class Kernel(AnyKernel):
         for launch in launches:
             if not launch["early"]:  # most are not, and keep their digest
                 del launch["early"]
-        maps = [one.content for one in self.tensor_maps]
+        maps = [tensor_map.content for tensor_map in self.tensor_maps]
         return {
             "source": self.source,
             "language": self.kind,
@@ -310,7 +317,7 @@ class Kernel(AnyKernel):
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
-        maps = {one.name: one.tensor for one in self.tensor_maps}
+        maps = {tensor_map.name: tensor_map.tensor for tensor_map in self.tensor_maps}
         taken = {f"The tensor map {name!r}": (tensor,) for name, tensor in maps.items()}
         for launch in self.launches:
             own = tuple(name for name in launch.names if name not in maps)

@@ -215,7 +215,7 @@ constexpr Tensor TENSORS[] = {{
 {lines}
 }};
 constexpr int WORKSPACES = {len(spaces)};
-constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(one.nbytes) for one in spaces) or "0"}}};
+constexpr size_t WORKSPACE_BYTES[] = {{{", ".join(str(space.nbytes) for space in spaces) or "0"}}};
 """
 
 
@@ -226,25 +226,29 @@ def _launch_source(item: RankedKernel, pointers: Mapping[str, str]) -> str:
     """
     kernel, name = item.kernel, f"{item.workload.name} {item.stem}"
     statements = []
-    for one in kernel.tensor_maps:
-        if one.tensor not in pointers:
+    for tensor_map in kernel.tensor_maps:
+        if tensor_map.tensor not in pointers:
             raise InputError(
-                f"{name} has a tensor map of {one.tensor!r}, which is not a tensor of "
+                f"{name} has a tensor map of {tensor_map.tensor!r}, which is not a tensor of "
                 f"{item.workload.name}: it has {', '.join(pointers)}."
             )
-        lists = [one.dims, one.strides_bytes, one.box]
-        if one.im2col is not None:
-            lists += [one.im2col.lower, one.im2col.upper, (1, *one.im2col.strides, 1)]
+        lists = [tensor_map.dims, tensor_map.strides_bytes, tensor_map.box]
+        if tensor_map.im2col is not None:
+            lists += [
+                tensor_map.im2col.lower,
+                tensor_map.im2col.upper,
+                (1, *tensor_map.im2col.strides, 1),
+            ]
         sizes = ", ".join(f"{{{', '.join(map(str, some))}}}" for some in lists)
-        function = "tensor_map" if one.im2col is None else "im2col_map"
-        swizzle = f"{one.swizzle_bytes}B" if one.swizzle_bytes else "NONE"
+        function = "tensor_map" if tensor_map.im2col is None else "im2col_map"
+        swizzle = f"{tensor_map.swizzle_bytes}B" if tensor_map.swizzle_bytes else "NONE"
         statements.append(
-            f"  const CUtensorMap {one.name} = {function}({pointers[one.tensor]}, "
-            f"CU_TENSOR_MAP_DATA_TYPE_{one.dtype.upper()},\n"
+            f"  const CUtensorMap {tensor_map.name} = {function}({pointers[tensor_map.tensor]}, "
+            f"CU_TENSOR_MAP_DATA_TYPE_{tensor_map.dtype.upper()},\n"
             f"      {sizes}, CU_TENSOR_MAP_SWIZZLE_{swizzle});"
         )
     attributes = ""
-    known = {**pointers, **{one.name: one.name for one in kernel.tensor_maps}}
+    known = {**pointers, **{tensor_map.name: tensor_map.name for tensor_map in kernel.tensor_maps}}
     for launch in kernel.launches:
         if unknown := [argument for argument in launch.arguments if argument not in known]:
             raise InputError(

@@ -113,8 +113,8 @@ def load_kernel(
                     "or name the source file instead of the plan."
                 )
             return read_plan(path)
-        folders = [Path(one) if folder is None else folder / one for one in include]
-        if missing_folder := next((str(one) for one in folders if not is_folder(one)), ""):
+        folders = [Path(name) if folder is None else folder / name for name in include]
+        if missing_folder := next((str(path) for path in folders if not is_folder(path)), ""):
             raise InputError(
                 f"The folder {missing_folder} of 'include' is not there: name one with headers."
             )

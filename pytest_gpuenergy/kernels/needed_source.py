@@ -173,7 +173,7 @@ def _items(tokens: Sequence[CudaToken]) -> list[_Declaration] | None:
             continue
         if token.text in "([{":
             if token.text == "{" and depth == 0 and _is_scope(head[:-1]):
-                names = (one.text for one in head if one.kind == "name")
+                names = (token.text for token in head if token.kind == "name")
                 scopes, head, body_at = [*scopes, frozenset(names)], [], -1
                 continue
             if token.text == "{" and depth == 0 and body_at < 0:
@@ -298,10 +298,10 @@ def _without(
         inner = [] if source[start:end].lstrip().startswith("#") else directives
         parts += [source[last:start], instead]
         at = start
-        for one in inner:
-            if start <= one.start and one.end <= end:
-                parts += ["\n" * source.count("\n", at, one.start), one.text]
-                at = one.end
+        for token in inner:
+            if start <= token.start and token.end <= end:
+                parts += ["\n" * source.count("\n", at, token.start), token.text]
+                at = token.end
         parts.append("\n" * source.count("\n", at, end))
         last = end
     return "".join([*parts, source[last:]])

@@ -141,7 +141,9 @@ def run_levels(
     tables: dict[str, list[dict[RunPlace, float]]] = defaultdict(list)
     for several in items:
         if len(several) > 1:
-            row = {one.place: math.log(measured_figure(one.measurement, metric)) for one in several}
+            row = {
+                part.place: math.log(measured_figure(part.measurement, metric)) for part in several
+            }
             tables[several[0].place.cap].append(row)
     found: dict[RunPlace, float] = {}
     for rows in tables.values():
@@ -188,11 +190,11 @@ class Mean:
     ) -> Mean:
         """Return the mean over one item's measurements, less the levels of their runs."""
         logs = [
-            math.log(measured_figure(one.measurement, metric)) - levels.get(one.place, 0.0)
-            for one in several
+            math.log(measured_figure(part.measurement, metric)) - levels.get(part.place, 0.0)
+            for part in several
         ]
-        estimates = [one.measurement.estimate(metric) for one in several]
-        halves = [one.relative_half_width for one in estimates if one is not None]
+        estimates = [part.measurement.estimate(metric) for part in several]
+        halves = [estimate.relative_half_width for estimate in estimates if estimate is not None]
         cap, middle, degrees = several[0].place.cap, fmean(logs), len(logs) - 1
         if len(halves) < len(logs):
             return cls(cap, middle, None, None, degrees)
@@ -216,9 +218,9 @@ class Mean:
 def common_ratios(means: Iterable[Mean]) -> Mapping[str, float]:
     """Return the mean ratio of the items under each cap, by which the intervals are too narrow."""
     found: dict[str, list[tuple[float, int]]] = defaultdict(list)
-    for one in means:
-        if one.ratio is not None and one.ratio <= _FAR:
-            found[one.cap].append((one.ratio, one.degrees))
+    for mean in means:
+        if mean.ratio is not None and mean.ratio <= _FAR:
+            found[mean.cap].append((mean.ratio, mean.degrees))
     return {
         cap: math.fsum(ratio * degrees for ratio, degrees in several)
         / sum(degrees for _, degrees in several)
@@ -363,10 +365,12 @@ def _mean_measurement(
         gflops=gflops,
         gflops_per_w=gflops / power_w,
         trials=tuple(
-            one for m in parts for one in _scaled_windows(m.trials, m, time_ms, energy_mj)
+            window for m in parts for window in _scaled_windows(m.trials, m, time_ms, energy_mj)
         ),
         warm_trials=tuple(
-            one for m in parts for one in _scaled_windows(m.warm_trials, m, time_ms, energy_mj)
+            window
+            for m in parts
+            for window in _scaled_windows(m.warm_trials, m, time_ms, energy_mj)
         ),
         settling_error=math.hypot(*known) / len(known) if len(known) == len(errors) else None,
         cap_binding=any(m.cap_binding for m in parts),
@@ -381,10 +385,10 @@ def _scaled_windows(
     """Yield the windows of one run, scaled as if its figures were the means."""
     longer = time_ms / measured_figure(m, Metric.TIME)
     more = energy_mj / measured_figure(m, Metric.ENERGY)
-    for one in windows:
+    for window in windows:
         yield replace(
-            one,
-            seconds=one.seconds * longer,
-            busy_seconds=one.busy_seconds * longer,
-            joules=one.joules * more,
+            window,
+            seconds=window.seconds * longer,
+            busy_seconds=window.busy_seconds * longer,
+            joules=window.joules * more,
         )

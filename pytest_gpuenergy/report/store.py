@@ -129,7 +129,7 @@ class RunFolder:
             followed(self.path).mkdir(parents=True, exist_ok=True)
             for kind in (MEASUREMENT, STATION, BOARD_CHECK):
                 self.path_of(kind).unlink(missing_ok=True)
-            if lines := b"".join(encode(one) + b"\n" for one in kept):
+            if lines := b"".join(encode(record) + b"\n" for record in kept):
                 write_atomically(self.path_of(MEASUREMENT), lines)
             write_atomically(self.path / _RUN, dump(_RunFile(run)))
         _append(self.path_of(STATION), run.station)
@@ -284,7 +284,7 @@ def latest_only(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 def joined(stations: Iterable[StationInfo]) -> tuple[StationInfo, ...]:
     """Return the stations, each once, as it was described last."""
-    return tuple({one.gpu_uuid: one for one in stations}.values())
+    return tuple({station.gpu_uuid: station for station in stations}.values())
 
 
 def read_text(path: Path) -> str:

@@ -92,6 +92,41 @@ def run_child(
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 
+def run_captured(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    timeout_s: float | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    ignores_interrupts: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that needs no input, and return its exit code and both of its outputs.
+
+    Args:
+        command: the command.
+        timeout_s: the time limit; by default there is none.
+        folder: the working directory; by default that of this process.
+        environment: all of its variables; by default those of this process.
+        ignores_interrupts: whether a Ctrl-C in the terminal leaves the command alone.
+
+    Raises:
+        OSError: the command cannot be started.
+        subprocess.TimeoutExpired: the command did not end in time, and has been killed.
+    """
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        start_new_session=ignores_interrupts,
+    )
+
+
 def run_together(
     command: Sequence[str],
     folder: Path,

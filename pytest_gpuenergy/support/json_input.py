@@ -179,14 +179,14 @@ class _Versioned(msgspec.Struct):
     schema_version: object = None
 
 
-def schema_version(content: bytes | str, what: str = "it") -> object:
+def schema_version(content: bytes | str) -> object:
     """Return the ``schema_version`` of a JSON object, whatever else it contains; None without one.
 
     Raises:
         NotJsonError: the text is not one complete JSON value, or is nested too deeply.
         FormError: the value is not an object.
     """
-    return decode(content, _Versioned, what).schema_version
+    return decode(content, _Versioned).schema_version
 
 
 def decode_versioned(content: bytes | str, kind: type[_T], version: int) -> _T:

@@ -270,7 +270,9 @@ class Conv2d(SumsOfProducts):
         """
         if self.is_plain:
             return ()
-        return (ExactConv2d(**{one.name: getattr(self, one.name) for one in fields(self)}),)
+        return (
+            ExactConv2d(**{member.name: getattr(self, member.name) for member in fields(self)}),
+        )
 
     def reference(self, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float64]]:
         """Compute by im2col and a matrix product, a few output rows at a time to bound memory."""

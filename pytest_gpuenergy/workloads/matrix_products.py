@@ -444,7 +444,7 @@ class Gemm(SumsOfProducts):
         """The same product of small integers, which is exact; none with most activations."""
         if self.activation not in EXACT_ACTIVATIONS:
             return ()
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {member.name: getattr(self, member.name) for member in fields(self)}
         cancelling = CancellingGemm(**values) if self.is_float8 else None
         return (
             ExactGemm(**values),
@@ -608,7 +608,7 @@ def _group_rows(given: object) -> tuple[int, ...]:
     if isinstance(given, str):
         parts = [int(part) if _NUMBER.fullmatch(part) else part for part in given.split(",")]
     rows = tuple(map(whole, parts)) if isinstance(parts, Sequence | np.ndarray) else (parts,)
-    if not all(type(one) is int and one >= 0 for one in rows):
+    if not all(type(row_count) is int and row_count >= 0 for row_count in rows):
         raise InputError(
             f"gemm needs groups to be numbers of rows, such as 512,0,128, not {shown(given)}."
         )
@@ -726,7 +726,9 @@ def products_in(text: str) -> list[Gemm]:
             else:
                 words.append(f"distribution={part.replace('sparse', 'sparse:')}")
         with suppress(InputError):  # no product has that name
-            products.update((one.name, one) for one in measured_products(" ".join(words)))
+            products.update(
+                (product.name, product) for product in measured_products(" ".join(words))
+            )
     return [one for name, one in products.items() if name in text]
 
 

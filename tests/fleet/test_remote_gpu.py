@@ -22,7 +22,7 @@ from pytest_gpuenergy.fleet import (
     RemoteGpu,
     Slot,
     claim_fleet,
-    framed,
+    framed_request,
     own_version,
     parse_fleet,
     read_file,
@@ -60,14 +60,14 @@ def test_a_fault_of_a_kernel_keeps_its_outcome():
 
 @given(st.binary(max_size=40), st.data())
 def test_requests_that_are_cut_short_are_none(content, data):
-    frame = framed(("run", (content,)))
+    frame = framed_request(("run", (content,)))
     assert read_request(io.BytesIO(frame)) == ("run", (content,))
     cut = data.draw(st.integers(0, len(frame) - 1))
     assert read_request(io.BytesIO(frame[:cut])) is None
 
 
 def test_a_file_that_cannot_be_written_is_read_all_the_same(tmp_path):
-    stream = io.BytesIO(b"content" + framed(("rest", ())))
+    stream = io.BytesIO(b"content" + framed_request(("rest", ())))
     with pytest.raises(OSError, match="No such file"):
         read_file(stream, tmp_path / "none" / "file", len(b"content"))
     assert read_request(stream) == ("rest", ())

@@ -16,7 +16,7 @@ import pytest
 from processes import has_ended, said_through
 
 from pytest_gpuenergy.engine import HostLostError
-from pytest_gpuenergy.fleet import BEAT, BEATS, RemoteGpu, Slot, Watch, framed, own_version
+from pytest_gpuenergy.fleet import BEAT, BEATS, RemoteGpu, Slot, Watch, framed_request, own_version
 
 if TYPE_CHECKING:
     from conftest import Hosts
@@ -124,10 +124,10 @@ def test_a_gpu_of_a_search_that_is_cut_off_gets_its_limit_back(tmp_path, monkeyp
 
         def beat() -> None:
             while not enough.wait(0.1):
-                beats.write(framed((BEAT, ())))
+                beats.write(framed_request((BEAT, ())))
                 beats.flush()
 
-        beats.write(framed(("begin", (asked,))) + framed((BEAT, ())))
+        beats.write(framed_request(("begin", (asked,))) + framed_request((BEAT, ())))
         beats.flush()
         beating = threading.Thread(target=beat)
         beating.start()

@@ -129,27 +129,29 @@ def test_power_is_between_that_of_an_idle_card_and_its_limit(activity):
 @given(WORKS, st.floats(1e-7, 1), st.sampled_from(METRICS))
 def test_what_does_not_change_gains_nothing(work, time_s, metric):
     same = costs(work)
-    assert CARD.situation(same, time_s).saved(same, same, metric) == pytest.approx(0, abs=1e-9)
+    assert CARD.situation(same, time_s).predicted_saving(same, same, metric) == pytest.approx(
+        0, abs=1e-9
+    )
     assert same.changed(same) == frozenset()
 
 
 @given(WORKS, WORKS, st.sampled_from(METRICS))
 def test_gains_are_finite(one, two, metric):
     before = costs(one)
-    assert abs(CARD.situation(before, 1e-3).saved(before, costs(two), metric)) <= 3
+    assert abs(CARD.situation(before, 1e-3).predicted_saving(before, costs(two), metric)) <= 3
 
 
 def test_work_that_vanishes_gains_no_more_than_is_believed():
     before = busy(instructions=1e5)
     found = costs(before)
-    assert situation(before, 1e-5).saved(found, costs(busy()), Metric.EDP) == 3
+    assert situation(before, 1e-5).predicted_saving(found, costs(busy()), Metric.EDP) == 3
 
 
 def saved_gain(
     before: KernelWork, after: KernelWork, metric: Metric, *, limit_w: float = 700.0
 ) -> float:
     card = CardModel(DEFAULT_PROFILE, limit_w)
-    return situation(before, card=card).saved(costs(before), costs(after), metric)
+    return situation(before, card=card).predicted_saving(costs(before), costs(after), metric)
 
 
 def test_only_what_is_the_bottleneck_gains_time():

@@ -21,9 +21,9 @@ def test_looking_ahead_changes_nothing(space, seed, count):
     strategy = GraphStrategy(space, seed=seed)
     found = []
     while proposal := strategy.propose():
-        strategy.foreseen(lambda _: (), count)
+        strategy.likely_next(lambda _: (), count)
         strategy.learn(proposal, space.cost(proposal))
-        strategy.foreseen(space.actions, count)
+        strategy.likely_next(space.actions, count)
         found.append(proposal.state)
     assert found == expected
 
@@ -32,7 +32,7 @@ def test_looking_ahead_changes_nothing(space, seed, count):
 def test_when_no_result_is_outstanding_the_next_state_is_foreseen(space, seed):
     strategy = GraphStrategy(space, seed=seed)
     while True:
-        ahead = strategy.foreseen(space.actions, 1)
+        ahead = strategy.likely_next(space.actions, 1)
         proposal = strategy.propose()
         assert [one.state for one in ahead] == ([] if proposal is None else [proposal.state])
         if proposal is None:
@@ -44,7 +44,7 @@ def test_when_no_result_is_outstanding_the_next_state_is_foreseen(space, seed):
 def test_only_states_that_were_never_proposed_are_foreseen(space, seed, count):
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
-        ahead = [one.state for one in strategy.foreseen(space.actions, count)]
+        ahead = [one.state for one in strategy.likely_next(space.actions, count)]
         assert len(ahead) == len(set(ahead)) <= count
         assert not set(ahead) & set(strategy.graph.nodes)
         strategy.learn(proposal, space.cost(proposal))
@@ -55,7 +55,7 @@ def test_unknown_actions_need_not_be_asked_for(space, seed):
     strategy = GraphStrategy(space, seed=seed)
     while proposal := strategy.propose():
         asked = len(space.asked)
-        strategy.foreseen(lambda _: (), 3)
+        strategy.likely_next(lambda _: (), 3)
         assert len(space.asked) == asked
         strategy.learn(proposal, space.cost(proposal))
 
@@ -91,7 +91,7 @@ def test_what_does_not_compile_ahead_is_told_in_its_turn(tmp_path, monkeypatch):
     source = "#if ITEMS != 4\n#error no\n#endif\n" + SOURCE.replace("blockDim.x", "32")
     launch = launch_with(grid=["ceil_div(N, 32 * ITEMS)"])  # nothing else can be changed
     spec = write(tmp_path, spec_with(source=source, launch=launch))
-    every = GraphExplorer.foreseen
+    every = GraphExplorer.likely_next
     monkeypatch.setattr(GraphExplorer, "foreseen", lambda one, _: every(one, 20))
     assert optimize(spec, tmp_path / "out", "--budget-builds", "3") == 0
     nodes = state_of(tmp_path / "out")["nodes"]

@@ -137,7 +137,7 @@ def test_a_space_knows_its_best_and_its_good_states():
     assert "block=64,unroll=2" in found.states
     assert "block=64,unroll=2" not in found.good
     assert found.root == "block=32,unroll=1"
-    assert found.begun_at("block=64,unroll=1").root == "block=64,unroll=1"
+    assert found.with_root("block=64,unroll=1").root == "block=64,unroll=1"
     assert found.with_values(unroll=2) == ["block=32,unroll=2", "block=64,unroll=2"]
     assert found.configuration("block=64,unroll=2") == {"block": 64, "unroll": 2}
     assert configuration_id({"b": 1, "a": True}) == "a=True,b=1"
@@ -148,7 +148,7 @@ def test_a_search_begins_at_a_state_that_succeeded(root):
     with pytest.raises(InputError, match="no configuration of the recorded space that succeeded"):
         space(root=root)
     with pytest.raises(InputError, match="no configuration of the recorded space that succeeded"):
-        space().begun_at(root)
+        space().with_root(root)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from pytest_gpuenergy.support import scratch_folder, section_sizes, sections
+from pytest_gpuenergy.support import run_captured, scratch_folder, section_sizes, sections
 
 _INSTRUCTION_BYTES = 16
 """The length of an instruction, from sm_70 on."""
@@ -112,14 +112,8 @@ def sass_listing(cubin: Path) -> str | None:
         with scratch_folder(len(content)) as folder:
             copy = folder / "kernel.cubin"
             copy.write_bytes(content)
-            done = subprocess.run(
-                [nvdisasm, "-c", str(copy)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=True,
-            )
+            done = run_captured([nvdisasm, "-c", copy], timeout_s=_TIMEOUT_S)
+            done.check_returncode()
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

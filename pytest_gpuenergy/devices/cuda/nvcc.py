@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pytest_gpuenergy.support import (
     is_file,
     is_folder,
     is_there,
+    run_captured,
     write_atomically,
     written_to_cache,
 )
@@ -45,9 +45,7 @@ def find_nvcc() -> str | None:
 def nvcc_version(nvcc: str) -> str:
     """Return nvcc's version, such as ``release 13.0, V13.0.48``; empty if nvcc does not work."""
     try:
-        done = subprocess.run(
-            [nvcc, "--version"], capture_output=True, text=True, errors="replace", check=False
-        )
+        done = run_captured([nvcc, "--version"])
     except OSError:
         return ""
     found = _RELEASE.search(done.stdout)
@@ -68,14 +66,7 @@ class Nvcc:
         with tempfile.TemporaryDirectory(prefix="gpuenergy-nvcc-") as folder:
             text, library = Path(folder, "program.cu"), Path(folder, "program.so")
             text.write_text(source)
-            done = subprocess.run(
-                [nvcc, *options, text, "-o", library],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
-            )
+            done = run_captured([nvcc, *options, text, "-o", library])
             if done.returncode == 0 and is_file(library):
                 return library.read_bytes()
         lines = [line.strip() for line in (done.stderr + done.stdout).splitlines()]

@@ -65,7 +65,7 @@ class OperatingPoint:
         power_w: the power of the card.
         clock_mhz: the clock that NVML reports.
         event_reasons: the bits of NVML's clock event reasons.
-        effective_clock_mhz: the clock at which the SMs run, see `in_state`.
+        effective_clock_mhz: the clock at which the SMs run, see `point_in_state`.
     """
 
     time_s: Annotated[float, Meta(ge=0, le=MAX_RUN_S)]
@@ -146,7 +146,7 @@ def operating_point(
     return OperatingPoint(time_s, power_w, clock_mhz, SW_POWER_CAP if capped else 0)
 
 
-def slowed(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
+def slowed_point(point: OperatingPoint, demand: Demand, percent: float) -> OperatingPoint:
     """Return the point of a card whose SMs are slower than NVML says, at the same power."""
     ratio = max(1 - percent / 100, _LEAST_RATIO)
     return replace(
@@ -184,7 +184,7 @@ _STATES = (
 HIDDEN_STATES = len(_STATES)
 
 
-def next_state(state: int, temperature_c: float, seed: int, block: int | None) -> int:
+def next_hidden_state(state: int, temperature_c: float, seed: int, block: int | None) -> int:
     """Return the hidden state that follows ``state``.
 
     One bit of it is set above 42 degrees and cleared below 40. The other one changes at the
@@ -203,7 +203,7 @@ def next_state(state: int, temperature_c: float, seed: int, block: int | None) -
 
 
 @functools.lru_cache(maxsize=64)  # a card asks every 20 ms of its time
-def in_state(point: OperatingPoint, demand: Demand, state: int, seed: int) -> OperatingPoint:
+def point_in_state(point: OperatingPoint, demand: Demand, state: int, seed: int) -> OperatingPoint:
     """Return the operating point at which a card in a hidden state really runs.
 
     State 0 keeps the governor's time and power. The effective clock differs a little between
@@ -230,7 +230,7 @@ def power_factor(index: int) -> float:
     return 1 + _POWER_PERCENT[index % len(_POWER_PERCENT)] / 100
 
 
-def on_board(demand: Demand, index: int) -> Demand:
+def demand_on_board(demand: Demand, index: int) -> Demand:
     """Return the demand on the emulated board ``index`` of a kernel with ``demand`` on board 0."""
     return replace(demand, power_w=demand.power_w * power_factor(index))
 

@@ -24,9 +24,9 @@ from pytest_gpuenergy.emulator.card.governor import (
     MAX_POWER_W,
     MAX_RUN_S,
     OperatingPoint,
-    in_state,
-    next_state,
+    next_hidden_state,
     noise,
+    point_in_state,
 )
 from pytest_gpuenergy.emulator.card.load import Load
 from pytest_gpuenergy.emulator.card.profiles import GpuProfile, Warmth
@@ -103,7 +103,7 @@ class EmulatedCard:
         faults: the injected faults, whether in force or not.
         energy: the energy drawn until any moment of the last 3.5 s.
         point: the operating point that the governor allows, in the present hidden state.
-        hidden_state: see `next_state`; 0 unless the fault ``clock_states`` is in force.
+        hidden_state: see `next_hidden_state`; 0 unless the fault ``clock_states`` is in force.
         edge_ns: the end of the present segment.
     """
 
@@ -188,7 +188,7 @@ class EmulatedCard:
         self.warmth = cooling.after(self.warmth, load, TICK_NS / 1e9)
         if any(self.active_faults("clock_states")):
             block, within = divmod(self.now_ns // TICK_NS, _BLOCK_TICKS)
-            self.hidden_state = next_state(
+            self.hidden_state = next_hidden_state(
                 self.hidden_state, self.temperature_c, self.seed, None if within else block
             )
         else:
@@ -236,9 +236,9 @@ class EmulatedCard:
         point = governor.operating_point(demand, profile, room_w, clock_mhz)
         if reasons:
             point = replace(point, event_reasons=point.event_reasons | reasons)
-        point = in_state(point, demand, self.hidden_state, self.seed)
+        point = point_in_state(point, demand, self.hidden_state, self.seed)
         for fault in self.active_faults("below_lock") if lock_mhz is not None else ():
-            point = governor.slowed(point, demand, fault.percent or 0.0)
+            point = governor.slowed_point(point, demand, fault.percent or 0.0)
         return point if point.time_s <= MAX_RUN_S else replace(point, time_s=MAX_RUN_S)
 
     # -- changes ---------------------------------------------------------------------------

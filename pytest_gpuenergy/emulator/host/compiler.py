@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_gpuenergy.emulator.translation.ptx.statements import CANNOT
-from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault, run_captured
 
 TIMEOUT_S = 300.0
 """The limit for the wall time of one run of the compiler."""
@@ -89,15 +89,8 @@ def compiler_version(compiler: str) -> str:
 def _version(compiler: str, _inode: int, _changed_ns: int) -> str:
     """Return what a compiler says of its version; each compiler is asked only once."""
     try:
-        done = subprocess.run(
-            [compiler, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env={**os.environ, "LC_ALL": "C"},
-            timeout=60,
-            check=False,
-        )
+        variables = {**os.environ, "LC_ALL": "C"}
+        done = run_captured([compiler, "--version"], environment=variables, timeout_s=60)
     except OSError as error:
         raise DeviceError(
             f"{compiler} cannot be started ({error.strerror}): set $CXX to g++ or clang++."

@@ -43,6 +43,7 @@ from pytest_gpuenergy.support import (
     is_folder,
     is_there,
     lock,
+    run_captured,
     sweep,
     written_to_cache,
 )
@@ -224,16 +225,9 @@ class Toolchain:
         """
         listed = ""
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            listed = subprocess.run(
-                [self.folder / _TRACED],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env={"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"},
-                timeout=60,
-                check=False,
-            ).stdout
+            variables = {"LC_ALL": "C", "LD_TRACE_LOADED_OBJECTS": "1"}
+            traced = run_captured([self.folder / _TRACED], environment=variables, timeout_s=60)
+            listed = traced.stdout
         return (_LOADER_CACHE, *(_LOADED.findall(listed) or _LIBRARY_FOLDERS))
 
     def _wrap_heap_calls(self, folder: Path, compiled: str) -> str:

@@ -55,7 +55,7 @@ def with_depth(tokens: Iterable[CudaToken]) -> Iterator[tuple[CudaToken, int]]:
         yield token, depth
 
 
-def edited(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
+def replace_spans(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
     """Return ``source`` with the text from a start to an end replaced, by as many lines.
 
     The edits are sorted. One within the text that another replaces is left out.

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     CudaExpressions,
-    edited,
     read_expressions,
+    replace_spans,
     tokens_in_all,
 )
 from pytest_gpuenergy.kernels import COMMENT, LITERAL, CudaToken
@@ -69,7 +69,7 @@ def marked(source: str) -> str:
     for expressions in read_expressions(source):
         edits += _operators(expressions)
         edits += _casts(expressions)
-    return edited(source, sorted(edits))
+    return replace_spans(source, sorted(edits))
 
 
 def unmarked(message: str) -> str:
@@ -158,7 +158,11 @@ def with_conversions(text: str, places: Sequence[_Place]) -> str:
             at = index_at.get(starts[line - 1] + len(before))
             if at is not None:
                 marks.add(_expression_start(tokens, at))
-    return head + first_line + edited(body, [(mark, mark, f"{_MARK} ") for mark in sorted(marks)])
+    return (
+        head
+        + first_line
+        + replace_spans(body, [(mark, mark, f"{_MARK} ") for mark in sorted(marks)])
+    )
 
 
 def _expression_start(tokens: Sequence[CudaToken], at: int) -> int:

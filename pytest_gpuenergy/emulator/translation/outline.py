@@ -14,7 +14,7 @@ from pytest_gpuenergy.emulator.translation.cuda_syntax import (
     ATTRIBUTES,
     CLUSTER_DIMS,
     LAUNCH_BOUNDS,
-    edited,
+    replace_spans,
     with_depth,
     without_attributes,
 )
@@ -244,7 +244,7 @@ class Outline:
 
     def rewritten(self) -> str:
         """Return the text with the edits made and as many lines as before."""
-        return edited(self.source, self.edits)
+        return replace_spans(self.source, self.edits)
 
     @property
     def refusals(self) -> Sequence[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from pytest_gpuenergy.emulator.translation.cuda_syntax import (
-    edited,
+    replace_spans,
     tokens_in_all,
     with_depth,
 )
@@ -86,7 +86,7 @@ def with_turns(source: str) -> str:
             edits += [(position, position, "("), (after, after, _LEFT_OUT)]
             continue
         edits.append((position, position, _TURN + "true " * (texts[condition] == ";")))
-    return edited(source, edits)
+    return replace_spans(source, edits)
 
 
 def _is_left_out(source: str, texts: Sequence[str], loop: int, end: int) -> bool:

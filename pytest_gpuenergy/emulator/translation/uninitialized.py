@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import edited, tokens_in_all
+from pytest_gpuenergy.emulator.translation.cuda_syntax import replace_spans, tokens_in_all
 from pytest_gpuenergy.kernels import CudaToken
 
 GCC_WARNINGS = ("-Wuninitialized", "-Wmaybe-uninitialized")
@@ -63,7 +63,7 @@ def with_values(source: str) -> str:
     if not _DECLARED.search(source):
         return source
     tokens = tokens_in_all(source)
-    return edited(source, [(end, end, _VALUE) for end in _uninitialized_ends(tokens)])
+    return replace_spans(source, [(end, end, _VALUE) for end in _uninitialized_ends(tokens)])
 
 
 def _uninitialized_ends(tokens: list[CudaToken]) -> Iterator[int]:

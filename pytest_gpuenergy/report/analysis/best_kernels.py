@@ -82,16 +82,16 @@ def tie(rows: Sequence[Measurement], metric: Metric) -> Tie | None:
     as exact.
     """
     known = _MeasuredRow.of(rows, (metric,))
-    ranked = sorted(known, key=lambda one: one.row.figure(metric) or 0.0)
+    ranked = sorted(known, key=lambda candidate: candidate.row.figure(metric) or 0.0)
     if not ranked:
         return None
     tail = _tail(len(ranked))
     kept = [
-        one
-        for place, one in enumerate(ranked)
-        if not any(one.certainly_worse(other, metric, tail) for other in ranked[:place])
+        candidate
+        for place, candidate in enumerate(ranked)
+        if not any(candidate.certainly_worse(other, metric, tail) for other in ranked[:place])
     ]
-    return Tie(metric, tuple(one.row for one in kept))
+    return Tie(metric, tuple(figure.row for figure in kept))
 
 
 def near_front(rows: Sequence[Measurement]) -> list[Measurement]:
@@ -103,13 +103,13 @@ def near_front(rows: Sequence[Measurement]) -> list[Measurement]:
     """
     known = _MeasuredRow.of(rows, (Metric.TIME, Metric.ENERGY))
     tail = _tail(len(known))
-    by_time = sorted(known, key=lambda one: one.row.time_ms or 0.0)
+    by_time = sorted(known, key=lambda candidate: candidate.row.time_ms or 0.0)
     return [
-        one.row
-        for one in known
+        candidate.row
+        for candidate in known
         if not any(
-            one.certainly_worse(other, Metric.ENERGY, tail)
-            and one.certainly_worse(other, Metric.TIME, tail)
+            candidate.certainly_worse(other, Metric.ENERGY, tail)
+            and candidate.certainly_worse(other, Metric.TIME, tail)
             for other in by_time
         )
     ]
@@ -327,10 +327,10 @@ class Marks:
     """
 
     def __init__(self, best: Sequence[Best]) -> None:
-        self.front = {id(m) for one in best for m in one.front}
-        self.near = {id(m) for one in best for m in one.near}
+        self.front = {id(m) for entry in best for m in entry.front}
+        self.near = {id(m) for entry in best for m in entry.near}
         self._tied = {
-            metric: {id(m) for one in best for m in one.ties[metric].rows} for metric in METRICS
+            metric: {id(m) for entry in best for m in entry.ties[metric].rows} for metric in METRICS
         }
 
     def best_of(self, m: Measurement) -> list[str]:

@@ -70,7 +70,7 @@ class Boards:
     """
 
     def __init__(self, report: Report) -> None:
-        self._stations = {one.gpu_uuid: one for one in report.stations}
+        self._stations = {station.gpu_uuid: station for station in report.stations}
         self._run = report.run
         tables: dict[BoardPlace, dict[str, list[Measurement]]] = defaultdict(
             lambda: defaultdict(list)

@@ -58,7 +58,7 @@ class Counterparts:
             model: the GPU model to look at, where they are kept apart.
         """
         known = self._known.get((model, measurement.identity), [])
-        same_item = [one for one in known if one.node_id == measurement.node_id]
+        same_item = [candidate for candidate in known if candidate.node_id == measurement.node_id]
         if same_item:
             return same_item[-1]
         return known[0] if len(known) == 1 else None
@@ -70,7 +70,12 @@ class Counterparts:
     def unused(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
         """Yield the measurements of the earlier run that match none of ``measurements``."""
         used = {id(self.of(measurement)) for measurement in measurements}
-        return (one for known in self._known.values() for one in known if id(one) not in used)
+        return (
+            candidate
+            for known in self._known.values()
+            for candidate in known
+            if id(candidate) not in used
+        )
 
 
 def by_model(report: Report) -> list[Report]:
@@ -86,7 +91,7 @@ def by_model(report: Report) -> list[Report]:
         found.setdefault(models.of(measurement), []).append(measurement)
     parts = []
     for name, measurements in found.items():
-        stations = tuple(one for one in report.stations if one.gpu_name == name)
+        stations = tuple(station for station in report.stations if station.gpu_name == name)
         uuids = {station.gpu_uuid for station in stations}
         run = report.run
         if stations and name != run.gpu_name:
@@ -105,9 +110,13 @@ def by_model(report: Report) -> list[Report]:
                 report,
                 run=run,
                 measurements=tuple(measurements),
-                anchors=tuple(one for one in report.anchors if one.gpu_uuid in uuids),
+                anchors=tuple(anchor for anchor in report.anchors if anchor.gpu_uuid in uuids),
                 stations=stations,
-                board_checks=tuple(one for one in report.board_checks if one.gpu_uuid in uuids),
+                board_checks=tuple(
+                    board_check
+                    for board_check in report.board_checks
+                    if board_check.gpu_uuid in uuids
+                ),
             )
         )
     return parts

@@ -82,7 +82,7 @@ def arithmetic(m: Measurement) -> str | None:
         return mode
     found = _text(parameters.get("dtype"))
     if kind == "contract":
-        types = {str(one).partition("[")[0] for one in parameters.values()}
+        types = {str(parameter).partition("[")[0] for parameter in parameters.values()}
         found = next((one for one in _BY_PEAK if one in types), None)
     loose = m.correctness is not None and m.correctness.max_relative_bound >= TF32_ERROR
     return "tf32" if found == "float32" and loose else found

@@ -102,18 +102,18 @@ class Pair:
     @property
     def unchanged(self) -> bool:
         """Whether kernel, workload and setpoint are the same, and both figures without doubt."""
-        one, other = self.before, self.now
+        before, now = self.before, self.now
         return (
-            bool(one.kernel.digest)  # callables have none
-            and one.kernel.digest == other.kernel.digest
-            and (one.workload.parameters, one.workload.flops)
-            == (other.workload.parameters, other.workload.flops)
-            and one.enforced_power_limit_w == other.enforced_power_limit_w
-            and one.locked_sm_clock_max_mhz == other.locked_sm_clock_max_mhz
-            and energy_source(one) == energy_source(other)
-            and not one.validity
-            and not other.validity
-            and all(session_mean(side, metric) for side in (one, other) for metric in METRICS)
+            bool(before.kernel.digest)  # callables have none
+            and before.kernel.digest == now.kernel.digest
+            and (before.workload.parameters, before.workload.flops)
+            == (now.workload.parameters, now.workload.flops)
+            and before.enforced_power_limit_w == now.enforced_power_limit_w
+            and before.locked_sm_clock_max_mhz == now.locked_sm_clock_max_mhz
+            and energy_source(before) == energy_source(now)
+            and not before.validity
+            and not now.validity
+            and all(session_mean(side, metric) for side in (before, now) for metric in METRICS)
         )
 
 
@@ -224,7 +224,7 @@ def _match(report: Report, baseline: Report) -> Iterator[Pair]:
 def pairs(report: Report, baseline: Report) -> list[Pair]:
     """Pair the measurements with figures with their counterparts on the same GPU model."""
     matched = _match(report, baseline)
-    return [one for one in matched if one.now.measured and one.before.measured]
+    return [pair for pair in matched if pair.now.measured and pair.before.measured]
 
 
 def common_shifts(
@@ -238,9 +238,9 @@ def common_shifts(
     little.
     """
     places: dict[ShiftPlace, list[Pair]] = defaultdict(list)
-    for one in found:
-        if one.unchanged:
-            places[one.place].append(one)
+    for pair in found:
+        if pair.unchanged:
+            places[pair.place].append(pair)
     shifts: dict[ShiftPlace, dict[Metric, CommonShift]] = defaultdict(dict)
     boards: dict[tuple[str | None, str | None], dict[ShiftPlace, list[Pair]]] = defaultdict(dict)
     for place, unchanged in places.items():
@@ -288,7 +288,8 @@ class _Spread:
         cls, place: ShiftPlace, unchanged: Sequence[Pair], metric: Metric, session_sd: float
     ) -> _Spread:
         sides = [
-            (session_mean(one.before, metric), session_mean(one.now, metric)) for one in unchanged
+            (session_mean(pair.before, metric), session_mean(pair.now, metric))
+            for pair in unchanged
         ]
         known = [(a, b) for a, b in sides if a is not None and b is not None]
         ratios = [math.log(b.mean) - math.log(a.mean) for a, b in known]
@@ -378,15 +379,15 @@ class _Pooled:
 
     @classmethod
     def of(cls, spreads: Sequence[_Spread]) -> _Pooled:
-        degrees = sum(one.degrees for one in spreads)
-        scale = (_PRIOR_DEGREES + max(0.0, math.fsum(one.excess for one in spreads))) / (
+        degrees = sum(spread.degrees for spread in spreads)
+        scale = (_PRIOR_DEGREES + max(0.0, math.fsum(spread.excess for spread in spreads))) / (
             _PRIOR_DEGREES + degrees
         )
         if not degrees:
             return cls(scale, _PRIOR_DEGREES, False, _CAPS_WEIGHT)
-        squares = math.fsum(one.degrees * one.relative_variance(1.0) for one in spreads)
+        squares = math.fsum(spread.degrees * spread.relative_variance(1.0) for spread in spreads)
         # How much the variances of the caps differ beyond chance, by the method of moments.
-        parts = [(one.degrees, one.relative_variance(scale)) for one in spreads]
+        parts = [(spread.degrees, spread.relative_variance(scale)) for spread in spreads]
         mean = math.fsum(count * part for count, part in parts) / degrees
         chance = 2 * (len(parts) - 1)
         differ = math.fsum(count * (part / mean - 1) ** 2 for count, part in parts) if mean else 0.0
@@ -398,12 +399,12 @@ class _Pooled:
             min(weight, _CAPS_WEIGHT),
         )
 
-    def at(self, one: _Spread) -> tuple[float, float]:
+    def at(self, spread: _Spread) -> tuple[float, float]:
         """Return the scale at a cap, shrunk towards that of all, and its degrees of freedom."""
-        if self.weight + one.degrees >= self.degrees:
+        if self.weight + spread.degrees >= self.degrees:
             return self.scale, self.degrees
-        degrees = self.weight + one.degrees
-        return (self.weight * self.scale + max(0.0, one.excess)) / degrees, degrees
+        degrees = self.weight + spread.degrees
+        return (self.weight * self.scale + max(0.0, spread.excess)) / degrees, degrees
 
 
 def _is_unusual(squares: float, degrees: int) -> bool:
@@ -469,11 +470,11 @@ def differences(report: Report, baseline: Report) -> Iterator[Difference]:
         ReportInputError: one is from an emulated GPU and the other from a real one.
     """
     if report.run.emulated != baseline.run.emulated:
-        one, other = "an emulated GPU", "a real one"
+        this, other = "an emulated GPU", "a real one"
         if baseline.run.emulated:
-            one, other = "a real GPU", "an emulated one"
+            this, other = "a real GPU", "an emulated one"
         raise ReportInputError(
-            f"Run {report.run.run_id} is from {one}, but the baseline {baseline.run.run_id} is "
+            f"Run {report.run.run_id} is from {this}, but the baseline {baseline.run.run_id} is "
             f"from {other}: compare runs of the same kind."
         )
     shifts = common_shifts(pairs(report, baseline))

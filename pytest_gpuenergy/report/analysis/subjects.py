@@ -32,12 +32,14 @@ class Subjects:
             # The value that tells each of them from the others, or all that differ.
             counts = {
                 parameter: len({values.get(parameter) for values in several.values()})
-                for parameter in dict.fromkeys(one for values in several.values() for one in values)
+                for parameter in dict.fromkeys(
+                    value for values in several.values() for value in values
+                )
             }
-            chosen = [one for one, count in counts.items() if count == len(several)][:1]
-            chosen = chosen or [one for one, count in counts.items() if count > 1]
+            chosen = [parameter for parameter, count in counts.items() if count == len(several)][:1]
+            chosen = chosen or [parameter for parameter, count in counts.items() if count > 1]
             for key, values in several.items():
-                words = " ".join(f"{one} {values.get(one, 'none')}" for one in chosen)
+                words = " ".join(f"{word} {values.get(word, 'none')}" for word in chosen)
                 self._names[name, key] = f"{name} ({words})"
 
     def name(self, m: Measurement) -> str:

@@ -119,7 +119,7 @@ def _escape_separators(value: Any) -> Any:
     if isinstance(value, str):
         return value.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     if isinstance(value, Mapping):
-        return {_escape_separators(key): _escape_separators(one) for key, one in value.items()}
+        return {_escape_separators(key): _escape_separators(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return list(map(_escape_separators, value))
     return value

@@ -121,13 +121,13 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
         "rows": rows,
         "axes": axes(report),
         "roofs": _roofs(measurements, run.gpu_name),
-        "best": [_best(one) for one in best],
+        "best": [_best(entry) for entry in best],
         "flags": [
             {"flag": flag, "count": count, "meaning": FLAGS.get(flag, "")}
             for flag, count in counts.most_common()
         ],
-        "anchors": [_check(one) for one in report.anchors],
-        "boards": [_gain(one) for one in boards.gains],
+        "anchors": [_check(anchor) for anchor in report.anchors],
+        "boards": [_gain(gain) for gain in boards.gains],
         "baseline": None,
         "shifts": [],
         "differences": [],
@@ -135,7 +135,9 @@ def page_data(report: Report, baseline: Report | None = None) -> Values:
     if baseline is not None:
         data["baseline"] = _identity(baseline.run)
         data["shifts"] = [*_shifts(report, baseline)]
-        data["differences"] = [_difference(one, subjects) for one in differences(report, baseline)]
+        data["differences"] = [
+            _difference(difference, subjects) for difference in differences(report, baseline)
+        ]
     return data
 
 
@@ -411,8 +413,10 @@ def axes(report: Report) -> list[Axis]:
         columns: dict[str, Sequence[Any]] = {column.name: cells}
         mappings = [_parsed_mapping(cell) for cell in cells]
         if any(mappings):
-            keys = dict.fromkeys(key for one in mappings for key in one)
-            columns = {f"{column.name}.{key}": [one.get(key) for one in mappings] for key in keys}
+            keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+            columns = {
+                f"{column.name}.{key}": [mapping.get(key) for mapping in mappings] for key in keys
+            }
         found += [axis for item in columns.items() if (axis := _axis(*item)) is not None]
     return found
 

@@ -78,12 +78,19 @@ def _best(report: Report) -> Iterator[str]:
     setpoint = "best cap" if clocks(report.measurements) == (UNLOCKED,) else "best setpoint"
     titles = ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto front")
     rows = []
-    for one in best:
+    for entry in best:
         cells = []
         for metric in METRICS:
-            flagged = ", flagged" if one.ties[metric].best.validity else ""
-            cells.append(f"{least_words(one, metric)} ({one.where(metric)}{flagged})")
-        rows.append((one.workload, *cells, one.caps, one.size_of_front))
+            flagged = ", flagged" if entry.ties[metric].best.validity else ""
+            cells.append(f"{least_words(entry, metric)} ({entry.where(metric)}{flagged})")
+        rows.append(
+            (
+                entry.workload,
+                *cells,
+                entry.caps,
+                entry.size_of_front,
+            )
+        )
     yield from markdown_lines(titles, rows, figures={5})
     yield ""
     if savings := savings_rows(best):

@@ -67,7 +67,9 @@ class ReportDocument(Report, frozen=True, tag_field="schema_version", tag=SCHEMA
 def json_document(report: Report) -> str:
     """Return the report as JSON, ``schema_version`` 1, with the best of each workload."""
     best = []
-    for workload in (one for part in by_model(report) for one in best_of_each(part.measurements)):
+    for workload in [
+        leader for part in by_model(report) for leader in best_of_each(part.measurements)
+    ]:
         leaders = {
             metric: Leaders(
                 tied.best.figure(metric) or 0.0,

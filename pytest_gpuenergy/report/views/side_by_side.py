@@ -124,8 +124,8 @@ def _log_ratios(base: Measurement | None, m: Measurement) -> tuple[Estimate, ...
 
 def _mean(log_ratios: Sequence[Estimate]) -> Estimate:
     """Return the mean, whose interval is as if the ratios were independent."""
-    mean = sum(one.value for one in log_ratios) / len(log_ratios)
-    half = hypot(*(one.half_width for one in log_ratios)) / len(log_ratios)
+    mean = sum(ratio.value for ratio in log_ratios) / len(log_ratios)
+    half = hypot(*(ratio.half_width for ratio in log_ratios)) / len(log_ratios)
     return Estimate(mean, mean - half, mean + half)
 
 

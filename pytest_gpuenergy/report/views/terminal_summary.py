@@ -133,7 +133,7 @@ SORTS: Mapping[str, Callable[[Measurement], float | str]] = {
 """What the rows of a table can be sorted by, the best first; kernels without figures are last."""
 
 
-def arranged(rows: Iterable[Measurement], by: str) -> list[Measurement]:
+def sort_rows(rows: Iterable[Measurement], by: str) -> list[Measurement]:
     """Return the rows sorted by a key of `SORTS`; those that are equal keep their order."""
     return sorted(rows, key=SORTS[by])
 
@@ -209,7 +209,7 @@ def summary(
         marks = {**dict.fromkeys(map(id, near), "~"), **dict.fromkeys(map(id, pareto(rows)), "*")}
         shown = near if many else rows
         table = []
-        for m in arranged(shown, sort):
+        for m in sort_rows(shown, sort):
             if not m.measured:
                 table.append(KernelRow(" ", m.kernel.label, note=m.why_no_figures))
                 continue
@@ -256,17 +256,24 @@ def best_lines(
         return
     label = title_label(emulated=emulated, calibrated=calibrated)
     savings = savings_rows(best)
-    locked = savings or any(m.sm_clock_mhz is not None for one in best for m in one.rows)
+    locked = savings or any(m.sm_clock_mhz is not None for entry in best for m in entry.rows)
     setpoint = "best setpoint" if locked else "best cap"
     rows: list[tuple[str, ...]] = [
         ("workload", "least time", "least energy", "least EDP", setpoint, "Pareto")
     ]
-    for one in best:
+    for entry in best:
         cells = []
         for metric in METRICS:
-            flagged = " !" if one.ties[metric].best.validity else ""
-            cells.append(f"{least_words(one, metric)} {one.where(metric)}{flagged}")
-        rows.append((one.workload, *cells, one.caps, f"{one.size_of_front} of {len(one.rows)}"))
+            flagged = " !" if entry.ties[metric].best.validity else ""
+            cells.append(f"{least_words(entry, metric)} {entry.where(metric)}{flagged}")
+        rows.append(
+            (
+                entry.workload,
+                *cells,
+                entry.caps,
+                f"{entry.size_of_front} of {len(entry.rows)}",
+            )
+        )
     room = None if width is None else width - 2
     yield from wrapped(f"best of each workload{label}", width)
     yield from (f"  {line}" for line in fitted(rows, room))
@@ -274,7 +281,7 @@ def best_lines(
         yield from wrapped(f"{CLOCK_OVER_CAP}{label}", width)
         rows = [("workload", *(metric.label for metric in METRICS)), *savings]
         yield from (f"  {line}" for line in fitted(rows, room))
-    if any(tied.best.validity for one in best for tied in one.ties.values()):
+    if any(tied.best.validity for entry in best for tied in entry.ties.values()):
         yield "  ! flagged (see validity)"
 
 
@@ -287,9 +294,12 @@ def least_words(best: Best, metric: Metric) -> str:
 def savings_rows(best: Iterable[Best]) -> list[tuple[str, ...]]:
     """Return what the best locked clocks save, by metric, of each workload that has savings."""
     return [
-        (one.workload, *(saving_words(one.savings.get(metric)) for metric in METRICS))
-        for one in best
-        if one.savings
+        (
+            entry.workload,
+            *(saving_words(entry.savings.get(metric)) for metric in METRICS),
+        )
+        for entry in best
+        if entry.savings
     ]
 
 

@@ -41,7 +41,7 @@ def axis_values(m: Measurement) -> dict[str, Value]:
     """
     values: dict[str, Value] = {}
     if m.kernel.launches:
-        launch = max(m.kernel.launches, key=lambda one: one.blocks * one.threads)
+        launch = max(m.kernel.launches, key=lambda launch: launch.blocks * launch.threads)
         sizes = (*launch.grid, launch.blocks, *launch.block, launch.threads)
         values |= zip(LAUNCH_AXES, sizes, strict=False)
         if launch.shared_bytes is not None and launch.static_shared_bytes is not None:
@@ -136,7 +136,7 @@ def tidy_rows(report: Report) -> Iterator[list[Cell]]:
     ``gpu_name`` is the model on which it was made, also in a run on several.
     """
     columns = tidy_columns(report.measurements)
-    marks = Marks([one for part in by_model(report) for one in best_of_each(part.measurements)])
+    marks = Marks([entry for part in by_model(report) for entry in best_of_each(part.measurements)])
     models, boards = Models(report), Boards(report)
     for m in report.measurements:
         near = "within noise" if id(m) in marks.near else ""

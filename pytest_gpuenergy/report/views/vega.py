@@ -50,8 +50,8 @@ def _drawable(value: Any) -> Any:
     if isinstance(value, str):
         return without_controls(value)
     if isinstance(value, Mapping):
-        return {key: _drawable(one) for key, one in value.items()}
-    return [_drawable(one) for one in value] if isinstance(value, list) else value
+        return {key: _drawable(entry) for key, entry in value.items()}
+    return [_drawable(entry) for entry in value] if isinstance(value, list) else value
 
 
 VEGA_LITE = "6.4"

@@ -40,6 +40,9 @@ _CASTS = frozenset(
     ]
 )
 
+_CONSTANT_DEPTH = 8
+"""The limit on the depth of the expression of a constant of the file."""
+
 
 class CudaKernel(SpecKernel):
     """A text that is understood, with the values of its parameters for each set of sizes.
@@ -251,12 +254,12 @@ class CudaKernel(SpecKernel):
         """Return ``name``, or one made of it that neither the text nor ``besides`` has."""
         return fresh_name(name, self.text.words.union(self.launch.constants, besides))
 
-    def constant(self, name: str, depth: int = 8) -> int | None:
+    def constant(self, name: str) -> int | None:
         """Return the value of a macro or a constant of the file, if it is one whole number."""
         launched, written = self.launch.constants.get(name), self.text.constants.get(name)
         value = None
-        if written is not None and depth > 0:
-            found = self.polynomial(expression(written), depth)
+        if written is not None:
+            found = self.polynomial(expression(written), _CONSTANT_DEPTH)
             value = found.value if found is not None else None
         if launched is None or isinstance(launched, float):
             return value

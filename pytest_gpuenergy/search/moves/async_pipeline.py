@@ -21,11 +21,11 @@ from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import BYTES, VECTOR_BYTES, CountedLoop, Variable
 from pytest_gpuenergy.search.source.edits import (
     Edit,
-    braced,
-    edited,
+    apply_edits,
+    braced_lines,
     edited_node_text,
     inclusion,
-    indented,
+    indented_text,
     times,
 )
 from pytest_gpuenergy.search.source.tree import (
@@ -230,14 +230,14 @@ def _pipeline_edits(
         step = f" * {factor}" if loop.step.child_count == 0 else f" * ({factor})"
     first = [
         f"const {kind} {name} = {start} + {ahead}{step};",
-        *braced(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
+        *braced_lines(f"if ({name} < {bound})", _fill(kernel, accesses, tiles, ahead)),
         "__pipeline_commit();",
     ]
     inner = [f"const {kind} {name} = {later};"]
     inner += _fill(kernel, accesses, tiles, f"({stage} + {stages - 1}) % {stages}")
     turn = [
         f"const {kind} {later} = {name} + {distance};",
-        *braced(f"if ({later} < {bound})", inner),
+        *braced_lines(f"if ({later} < {bound})", inner),
         "__pipeline_commit();",
         f"__pipeline_wait_prior({stages - 1});",
         "__syncthreads();",
@@ -248,13 +248,13 @@ def _pipeline_edits(
     head = source[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
     pragma = source[loop_start(loop.node) : loop.node.start_byte].decode().rstrip()
     lines = [
-        *braced(f"for (int {ahead} = 0; {ahead} < {stages - 1}; ++{ahead})", first),
+        *braced_lines(f"for (int {ahead} = 0; {ahead} < {stages - 1}; ++{ahead})", first),
         f"int {stage} = 0;",
         *([pragma] if pragma else []),
-        *braced(head, turn),
+        *braced_lines(head, turn),
     ]
     declared = [Edit.after(array.node, f"[{stages}]") for array in tiles.arrays]
-    whole = Edit(loop_start(loop.node), loop.node.end_byte, indented(lines, by))
+    whole = Edit(loop_start(loop.node), loop.node.end_byte, indented_text(lines, by))
     return [*inclusion(kernel.text.root, _HEADER), *declared, whole]
 
 
@@ -295,6 +295,6 @@ def _fill(kernel: CudaKernel, accesses: Accesses, tiles: _TileLoop, stage: str) 
 
 def _lines(kernel: CudaKernel, some: tuple[Node, ...], edits: list[Edit]) -> list[str]:
     """Return statements as lines without their indentation."""
-    text = edited(kernel.text.source, edits, some[0].start_byte, some[-1].end_byte)
+    text = apply_edits(kernel.text.source, edits, some[0].start_byte, some[-1].end_byte)
     by = indentation(some[0], kernel.text.source)
     return [line.removeprefix(by) for line in text.rstrip().split("\n")]

@@ -10,7 +10,7 @@ from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.moves.element_kernel import without_early_return
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.moves.vector_parts import hoisted_text
-from pytest_gpuenergy.search.source.edits import Edit, braced, indented
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, indented_text
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -110,7 +110,7 @@ def _register_sums(
         target = f"&{root.name}[{place.text()}]"
     added = f"{partial} += __shfl_down_sync(0xffffffffu, {partial}, {offset});"
     head = f"for (int {offset} = 16; {offset} > 0; {offset} /= 2)"
-    warp_sum = ["#pragma unroll", *braced(head, [added])]
+    warp_sum = ["#pragma unroll", *braced_lines(head, [added])]
     loop = f"for (int {warp} = 1; {warp} < {_threads(kernel)} / {WARP}; ++{warp})"
     by_first = [
         f"{partial} = {sums}[0];",
@@ -123,7 +123,7 @@ def _register_sums(
             *warp_sum,
             f"if ({thread} % {WARP} == 0) {sums}[{thread} / {WARP}] = {partial};",
             "__syncthreads();",
-            *braced(f"if ({thread} == 0)", by_first),
+            *braced_lines(f"if ({thread} == 0)", by_first),
         ],
         "warp": [*warp_sum, f"if ({thread} % {WARP} == 0) atomicAdd({target}, {partial});"],
     }
@@ -137,8 +137,8 @@ def _around_body(kernel: CudaKernel, before: list[str], after: list[str]) -> lis
     source, first = kernel.text.source, statements(kernel.text.body)[0]
     by, end = indentation(first, source), kernel.text.body.end_byte - 1
     return [
-        Edit.before(first, f"{indented(before, by)}\n{by}"),
-        Edit(len(source[:end].rstrip()), end, f"\n{by}{indented(after, by)}\n"),
+        Edit.before(first, f"{indented_text(before, by)}\n{by}"),
+        Edit(len(source[:end].rstrip()), end, f"\n{by}{indented_text(after, by)}\n"),
     ]
 
 
@@ -173,7 +173,7 @@ def _private(kernel: CudaKernel, own: tuple[Access, ...]) -> Iterator[TextChange
         f"{loop} {copy}[{bin_}] = 0;",
         "__syncthreads();",
     ]
-    around = _around_body(kernel, before, ["__syncthreads();", *braced(loop, [add])])
+    around = _around_body(kernel, before, ["__syncthreads();", *braced_lines(loop, [add])])
     edits = [*(Edit.of(name, copy) for name in names), *around]
     yield TextChange.of(kernel, f"copy of {root.name} for each block", edits)
 

@@ -11,7 +11,7 @@ from pytest_gpuenergy.search.analysis.accesses import Accesses
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
-from pytest_gpuenergy.search.source.edits import Edit, indented
+from pytest_gpuenergy.search.source.edits import Edit, indented_text
 from pytest_gpuenergy.search.source.tree import indentation, node_text, nodes, statements
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _regroup_edits(kernel: CudaKernel, used: dict[str, list[Node]], rows: int) -
     ]
     start = statements(kernel.text.body)[0]
     by = indentation(start, kernel.text.source)
-    edits = [Edit.before(start, f"{indented(lines, by)}\n{by}")]
+    edits = [Edit.before(start, f"{indented_text(lines, by)}\n{by}")]
     for axis, name in zip(_AXES, names, strict=True):
         edits += [Edit.of(node, name) for node in used[axis]]
     return edits

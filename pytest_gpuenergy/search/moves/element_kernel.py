@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuenergy.search.analysis.cuda_kernel import BLOCK, THREAD, CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import may_depend_on_thread_index
 from pytest_gpuenergy.search.source.cuda_text import NARROW, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, apply_edits
 from pytest_gpuenergy.search.source.tree import (
     bare,
     conjuncts,
@@ -65,7 +65,7 @@ def without_early_return(kernel: CudaKernel) -> CudaKernel:
         head = f"if ({_negate(kernel, bare(condition))}) {{"
         text = f"{head}\n{guarded}\n{indentation(statement, source)}}}\n"
         state = State(
-            "cuda", edited(source, [Edit(statement.start_byte, end, text)]), kernel.launch
+            "cuda", apply_edits(source, [Edit(statement.start_byte, end, text)]), kernel.launch
         )
         return CudaKernel.of(state, kernel.spec) or kernel
     return kernel

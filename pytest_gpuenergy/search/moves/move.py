@@ -11,7 +11,7 @@ from msgspec import Struct
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.text_checks import understood
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
-from pytest_gpuenergy.search.source.edits import Edit, edited
+from pytest_gpuenergy.search.source.edits import Edit, apply_edits
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, LaunchPlan, State
 
 Region = Literal[
@@ -85,7 +85,7 @@ class TextChange:
         launch: LaunchPlan | None = None,
     ) -> TextChange:
         """Return the change by edits of a kernel's text and, if given, to another launch plan."""
-        return cls(what, edited(kernel.text.source, edits), launch or kernel.launch)
+        return cls(what, apply_edits(kernel.text.source, edits), launch or kernel.launch)
 
 
 class SourceMove:

@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, indented
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, indented_text
 from pytest_gpuenergy.search.source.tree import (
     bare,
     call_arguments,
@@ -155,11 +155,11 @@ def _fuse_loops(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> l
     lines = [
         f"float {most} = {_LOWEST};",
         f"float {own} = 0.0f;",
-        *braced(
+        *braced_lines(
             head,
             [
                 f"const float {element} = {node_text(maximum.element)};",
-                *braced(f"if ({element} > {most})", grown),
+                *braced_lines(f"if ({element} > {most})", grown),
                 f"{own} += {function}({element} - {most});",
             ],
         ),
@@ -167,7 +167,7 @@ def _fuse_loops(kernel: CudaKernel, maximum: _Reduction, total: _Reduction) -> l
     ]
     scaled = f"{total.variable.name} = {own} * {function}({most} - {node_text(total.maximum)});"
     return [
-        Edit.of(first, indented(lines, by)),
+        Edit.of(first, indented_text(lines, by)),
         Edit.of(second, scaled),
     ]
 

@@ -18,7 +18,7 @@ from pytest_gpuenergy.search.analysis.cuda_kernel import WARP, CudaKernel
 from pytest_gpuenergy.search.analysis.triton_function import TritonFunction
 from pytest_gpuenergy.search.moves.move import SourceMove, TextChange
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, inclusion, indented
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, inclusion, indented_text
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -286,7 +286,7 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"{_fragment('accumulator', 'float')} {tile};",
         f"nvcuda::wmma::fill_fragment({tile}, 0.0f);",
     ]
-    steps = braced(
+    steps = braced_lines(
         f"for (int {step} = 0; {step} < {node_text(loop.bound)}; {step} += {_SIDE})",
         [
             f"{_fragment('matrix_a', kind, rows=True)} {a};",
@@ -304,16 +304,16 @@ def _edits(kernel: CudaKernel, product: _Product) -> list[Edit]:
         f"{total.name} = {block}[threadIdx.y][threadIdx.x];",
     ]
     by, after = indentation(first, source), indentation(product.outer, source)
-    lines = indented(braced(works, steps), indentation(loop.node, source))
+    lines = indented_text(braced_lines(works, steps), indentation(loop.node, source))
     qualifiers = [
         next(n for n in (array.declaration or array.node).children if node_text(n) == "__shared__")
         for array in (product.a, product.b)
     ]
     return [
         *inclusion(kernel.text.root, _HEADER),
-        Edit.before(first, f"{indented(start, by)}\n{by}"),
+        Edit.before(first, f"{indented_text(start, by)}\n{by}"),
         Edit(loop_start(loop.node), loop.node.end_byte, lines),
-        Edit.after(product.outer, f"\n{after}{indented(end, after)}"),
+        Edit.after(product.outer, f"\n{after}{indented_text(end, after)}"),
         *(Edit.after(qualifier, " alignas(32)") for qualifier in qualifiers),
     ]
 

@@ -25,7 +25,7 @@ from pytest_gpuenergy.search.moves.vector_parts import (
     vector_type,
 )
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, edited_node_text, inner_lines
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, edited_node_text, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
@@ -226,7 +226,7 @@ class _SideBySide:
             before = source[loop_start(loop.node) : loop.node.start_byte].decode().rstrip()
             head = source[loop.node.start_byte : loop.body.start_byte].decode().rstrip()
             lines += [before] if before else []
-            lines += braced(head, self.block(loop.body))
+            lines += braced_lines(head, self.block(loop.body))
         return [*lines, *self._for_each(waiting, rows)]
 
     def _add_rows(self, some: Iterable[Node], level: Node) -> list[VectorRow]:
@@ -276,7 +276,7 @@ class _SideBySide:
             if statement.type == "preproc_call":
                 continue
             if statement.type == "compound_statement":  # its names are its own
-                inner += braced("", inner_lines(self._lane_text(statement, rows)))
+                inner += braced_lines("", inner_lines(self._lane_text(statement, rows)))
             elif statement.type != "declaration":
                 inner += inner_lines(self._lane_text(statement, rows))
             elif "constexpr" in _qualifiers(statement):
@@ -293,7 +293,7 @@ class _SideBySide:
         number = f"const {kind} {name} = {self.first} + {self._lane};"
         is_named = re.search(rf"\b{name}\b", "\n".join(inner))
         head = f"for (int {self._lane} = 0; {self._lane} < {self._width}; ++{self._lane})"
-        whole = braced(head, [*([number] if is_named else []), *inner])
+        whole = braced_lines(head, [*([number] if is_named else []), *inner])
         own = [r for r in rows if r.stored and any(inside(r.accesses[0].node, s) for s in some)]
         return [*declared, "#pragma unroll", *whole, *(row.store() for row in own)]
 

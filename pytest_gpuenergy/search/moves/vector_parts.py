@@ -15,7 +15,7 @@ from pytest_gpuenergy.search.analysis.accesses import (
 from pytest_gpuenergy.search.analysis.cuda_kernel import CudaKernel
 from pytest_gpuenergy.search.analysis.sharing import synchronizes_or_exchanges
 from pytest_gpuenergy.search.source.cuda_text import BYTES, Variable
-from pytest_gpuenergy.search.source.edits import Edit, braced, edited_node_text, inner_lines
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, edited_node_text, inner_lines
 from pytest_gpuenergy.search.source.polynomials import Polynomial
 from pytest_gpuenergy.search.source.tree import call_arguments, inside, is_always, node_text, nodes
 
@@ -126,8 +126,8 @@ class VectorWork:
         if not checks:
             return self.lines
         return [
-            *braced(f"if ({' && '.join(checks)})", self.lines),
-            *braced("else", self.tail),
+            *braced_lines(f"if ({' && '.join(checks)})", self.lines),
+            *braced_lines("else", self.tail),
         ]
 
 
@@ -187,7 +187,7 @@ def work_by_parts(
     lines = [
         *(line for row in rows for line in row.declared()),
         "#pragma unroll",
-        *braced(f"for (int {lane} = 0; {lane} < {width}; ++{lane})", inner),
+        *braced_lines(f"for (int {lane} = 0; {lane} < {width}; ++{lane})", inner),
         *(row.store() for row in rows if row.stored),
     ]
     checks = [row.alignment() for row in rows if not kernel.is_multiple(row.base, width)]
@@ -260,7 +260,7 @@ def remainder_loop(
     name = variable.name
     limit = "" if width is None else f"{name} < {first} + {width} && "
     head = f"for ({variable.type} {name} = {first}; {limit}{name} < {bound}; ++{name})"
-    return braced(head, inner_lines(node_text(body)))
+    return braced_lines(head, inner_lines(node_text(body)))
 
 
 def hoisted_text(

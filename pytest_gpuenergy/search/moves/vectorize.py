@@ -16,7 +16,7 @@ from pytest_gpuenergy.search.moves.neighbours import by_neighbours
 from pytest_gpuenergy.search.moves.thread_coarsening import work_side_by_side
 from pytest_gpuenergy.search.moves.vector_parts import VectorWork, work_by_parts
 from pytest_gpuenergy.search.source.cuda_text import CountedLoop
-from pytest_gpuenergy.search.source.edits import Edit, braced, indented, times
+from pytest_gpuenergy.search.source.edits import Edit, braced_lines, indented_text, times
 from pytest_gpuenergy.search.source.polynomials import Atom, Polynomial
 from pytest_gpuenergy.search.source.tree import indentation, inside, node_text
 
@@ -146,7 +146,9 @@ def _widen_loop(
         and all(not atom.variables or kernel.values(atom) is not None for atom in end.atoms)
     )
     lines = work.either(*([] if is_whole else [f"{first} + {width} <= {bound}"]))
-    text = indented(braced(f"for ({head})", lines), indentation(loop.node, kernel.text.source))
+    text = indented_text(
+        braced_lines(f"for ({head})", lines), indentation(loop.node, kernel.text.source)
+    )
     return Edit.of(loop.node, text)
 
 
@@ -168,8 +170,8 @@ def _thread_changes(kernel: CudaKernel, accesses: Accesses, width: int) -> Itera
         lines = work.either(f"{work.first} + {width} <= {bound}")
         if element.others:
             parts = [f"({node_text(part)})" for part in element.others]
-            lines = braced(f"if ({' && '.join(parts)})", lines)
-        text = indented(lines, indentation(element.guard, kernel.text.source))
+            lines = braced_lines(f"if ({' && '.join(parts)})", lines)
+        text = indented_text(lines, indentation(element.guard, kernel.text.source))
         declared = f"{variable.type} {work.first} = {times(element.index, width)};"
         edits = [Edit.of(element.declaration, declared), Edit.of(element.guard, text)]
         yield TextChange.of(kernel, f"{width} elements per thread{how}", edits, launch)

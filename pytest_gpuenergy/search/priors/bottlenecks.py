@@ -281,7 +281,9 @@ class Situation:
         """The region on which most of the time is spent; the first among equals."""
         return max(REGIONS, key=lambda region: self.time_shares[region])
 
-    def saved(self, counted: LaunchCosts, after: LaunchCosts, objective: Metric) -> float:
+    def predicted_saving(
+        self, counted: LaunchCosts, after: LaunchCosts, objective: Metric
+    ) -> float:
         """Return the natural logarithm of the gain in the objective that the model predicts.
 
         Each unit's time, the waiting and the energy change in proportion to the model's. At the

@@ -137,7 +137,7 @@ class BottleneckPrior:
             return 0.0
         if counted.guessed and counted.blocks != after.blocks:
             return 0.0
-        return before.saved(counted, after, self._objective)
+        return before.predicted_saving(counted, after, self._objective)
 
     def _reducible(self, counted: LaunchCosts) -> Mapping[Region, float]:
         """Return the share of each region's time that the contract does not require."""

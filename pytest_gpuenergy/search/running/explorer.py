@@ -97,10 +97,10 @@ class GraphExplorer:
             self._prior.profiled(state, busy_shares)
         self._strategy.learn(self._proposed.pop(state.id), result.cost)
 
-    def foreseen(self, count: int) -> list[State]:
+    def likely_next(self, count: int) -> list[State]:
         """Return at most ``count`` states that are likely to be chosen next; none is chosen."""
         actions = self.actions if self._llm is None else lambda _: ()  # a model is not asked ahead
-        proposals = self._strategy.foreseen(actions, count)
+        proposals = self._strategy.likely_next(actions, count)
         return [self._next_move(proposal).application.state for proposal in proposals]
 
     def precompute(self, state: State) -> None:

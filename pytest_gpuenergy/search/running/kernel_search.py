@@ -231,7 +231,7 @@ class KernelSearch:
         pending = None
         if earlier is None:
             with self._timed("propose"):
-                ahead = self.explorer.foreseen(_COMPILED_AHEAD)
+                ahead = self.explorer.likely_next(_COMPILED_AHEAD)
             self._listings[state.id] = self._compiler.submit(self._kernel_and_listings, state)
             limit = None
             if not self.bench.device.emulated:  # an emulated one needs this processor itself

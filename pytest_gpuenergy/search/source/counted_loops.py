@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.search.source.cuda_text import NARROW, CudaText, Variable
-from pytest_gpuenergy.search.source.edits import Edit, edited, fresh_name
+from pytest_gpuenergy.search.source.edits import Edit, apply_edits, fresh_name
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -46,7 +46,7 @@ def with_counted_loops(source: str, entry: str) -> str:
         loops = () if text is None else nodes(text.body, "while_statement", "for_statement")
         for node in loops:
             if text is not None and (edits := _edits(text, node)):
-                source = edited(text.source, edits)
+                source = apply_edits(text.source, edits)
                 break
         else:
             break

@@ -35,7 +35,9 @@ class Edit(NamedTuple):
         return cls(node.end_byte, node.end_byte, text)
 
 
-def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None) -> str:
+def apply_edits(
+    source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None = None
+) -> str:
     """Return the bytes ``begin`` to ``end`` of ``source`` with the edits that lie within them."""
     end = len(source) if end is None else end
     inside = [edit for edit in edits if begin <= edit.begin and edit.end <= end]
@@ -48,12 +50,12 @@ def edited(source: bytes, edits: Iterable[Edit], begin: int = 0, end: int | None
     return b"".join([*parts, source[at:end]]).decode()
 
 
-def braced(head: str, lines: Iterable[str]) -> list[str]:
+def braced_lines(head: str, lines: Iterable[str]) -> list[str]:
     """Return the lines of ``head`` with ``lines`` in braces."""
     return [f"{head} {{".lstrip(), *(f"  {line}" for line in lines), "}"]
 
 
-def indented(lines: Iterable[str], by: str) -> str:
+def indented_text(lines: Iterable[str], by: str) -> str:
     """Join lines for a place that is indented ``by``: all but the first begin with that."""
     return f"\n{by}".join(lines)
 
@@ -98,7 +100,7 @@ def fresh_name(name: str, taken: Container[str]) -> str:
 
 def edited_node_text(source: bytes, node: Node, edits: Iterable[Edit]) -> str:
     """Return the text of a node with the edits that lie within it."""
-    return edited(source, edits, node.start_byte, node.end_byte)
+    return apply_edits(source, edits, node.start_byte, node.end_byte)
 
 
 def inclusion(root: Node, header: str) -> list[Edit]:

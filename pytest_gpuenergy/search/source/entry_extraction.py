@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuenergy.search.source.edits import Edit, edited, edited_node_text
+from pytest_gpuenergy.search.source.edits import Edit, apply_edits, edited_node_text
 from pytest_gpuenergy.search.source.preprocessor import Preprocessor, Read
-from pytest_gpuenergy.search.source.simplification import simplified
+from pytest_gpuenergy.search.source.simplification import simplify_entry
 from pytest_gpuenergy.search.source.tree import (
     NAMES,
     called,
@@ -195,7 +195,7 @@ def extract(
     function = edited_node_text(
         source, kernel.inner, _rename_edits(kernel.inner, replacements(kernel, entry))
     )
-    text = simplified(edited(source, [Edit.of(kernel.node, function)]), name)
+    text = simplify_entry(apply_edits(source, [Edit.of(kernel.node, function)]), name)
     items = _items(text, constants)
     plain = "::".join([*filter(None, kernel.namespaces), name])
     needed = _Needed(items, run, entry).all(_kernel(items, plain, path))

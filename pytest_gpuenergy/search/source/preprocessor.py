@@ -125,7 +125,7 @@ def _trim(tokens: list[CppToken]) -> tuple[CppToken, ...]:
     return tuple(plain[places[0] : places[-1] + 1]) if places else ()
 
 
-def expanded(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
+def expand_macros(tokens: list[CppToken], macros: Mapping[str, Macro]) -> list[CppToken]:
     """Return the tokens with all macros replaced; a call that does not fit its macro stays."""
     return _Expansion(macros).of(tokens, frozenset())
 
@@ -273,7 +273,7 @@ def holds(tokens: list[CppToken], macros: Mapping[str, Macro], opaque: frozenset
     text = " ".join(token.text for token in seen(tokens))
     text = _DEFINED_CALL.sub(lambda m: str(int(is_defined(m[1] or m[2], macros, opaque))), text)
     words = []
-    for token in expanded(list(split_tokens(text)), macros):
+    for token in expand_macros(list(split_tokens(text)), macros):
         if token.kind == "name" and token.text in COMPILERS | opaque:
             raise UndecidedError
         plain = token.kind != "name" or token.text in ("true", "false")
@@ -358,7 +358,7 @@ class Preprocessor:
 
     def _expand(self, tokens: list[CppToken]) -> str:
         names = {name: m for name, m in self._macros.items() if name not in self.given}
-        return joined(expanded(tokens, names))
+        return joined(expand_macros(tokens, names))
 
     def _directive(
         self, path: PurePosixPath, whole: str, branches: list[_Branch], depth: int

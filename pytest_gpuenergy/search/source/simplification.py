@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.search.source.edits import Edit, edited, outermost
+from pytest_gpuenergy.search.source.edits import Edit, apply_edits, outermost
 from pytest_gpuenergy.search.source.tree import (
     ancestors,
     bare,
@@ -32,7 +32,7 @@ _MAX_ROUNDS = 50
 _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
 
 
-def simplified(text: str, entry: str) -> str:
+def simplify_entry(text: str, entry: str) -> str:
     """Return the text with an entry that has no branches that constants decide.
 
     Calls of functions that only pass their parameters on to another one are calls of that one, and
@@ -46,7 +46,7 @@ def simplified(text: str, entry: str) -> str:
         forwarders = {
             found.name: found
             for function in functions
-            if (found := forwarder(function)) is not None and names.count(found.name) == 1
+            if (found := find_forwarder(function)) is not None and names.count(found.name) == 1
         }
         edits = [
             edit
@@ -60,7 +60,7 @@ def simplified(text: str, entry: str) -> str:
         ]
         if not edits:
             break
-        text = edited(source, outermost(edits))
+        text = apply_edits(source, outermost(edits))
     return text
 
 
@@ -79,7 +79,7 @@ class Forwarder:
     types: tuple[str, ...]
 
 
-def forwarder(function: Node) -> Forwarder | None:
+def find_forwarder(function: Node) -> Forwarder | None:
     """Return what a function passes its parameters on to; None if it does anything else."""
     body, head = field(function, "body"), next(nodes(function, "parameter_list"), None)
     statement = None if body is None else only(statements(body))

@@ -305,7 +305,7 @@ def statement_call(statement: Node) -> Node | None:
     return inner if inner is not None and inner.type == "call_expression" else None
 
 
-def is_call(statement: Node, name: str, arguments: int = 0) -> bool:
-    """Return whether a statement is a call of ``name`` with that many arguments."""
+def is_call(statement: Node, name: str) -> bool:
+    """Return whether a statement is a call of ``name`` without arguments."""
     call = statement_call(statement)
-    return call is not None and called(call) == name and len(call_arguments(call)) == arguments
+    return call is not None and called(call) == name and not call_arguments(call)

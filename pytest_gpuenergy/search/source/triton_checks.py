@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from pytest_gpuenergy.search.source.cuda_checks import IN_ASSEMBLER
-from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, imported, parsed
+from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, imported_names, parsed
 
 _MODULES = frozenset({"triton", "triton.language", "triton.language.math", "math", "__future__"})
 """The modules that may be imported."""
@@ -149,7 +149,7 @@ class _Modules:
         self._known: dict[str, str] = {}
         self._within: set[int] = set()
         for node in ast.walk(module):
-            self._known |= dict(imported([node]))
+            self._known |= dict(imported_names([node]))
             if isinstance(node, ast.Attribute):
                 self._within.add(id(node.value))
 

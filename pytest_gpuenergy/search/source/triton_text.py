@@ -24,7 +24,7 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+def imported_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield the names that imports among ``nodes`` bind, with the dotted names they stand for."""
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -39,7 +39,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
 def certain_names(module: ast.Module) -> dict[str, str]:
     """Return what the names stand for that imports at the top bind, and nothing else."""
     found: dict[str, set[str]] = {}
-    for name, path in imported(module.body):
+    for name, path in imported_names(module.body):
         found.setdefault(name, set()).add(path)
     for node in ast.walk(module):
         bound = ""
@@ -50,7 +50,7 @@ def certain_names(module: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.arg):
             bound = node.arg
         elif isinstance(node, ast.Import | ast.ImportFrom) and node not in module.body:
-            for name, path in imported([node]):
+            for name, path in imported_names([node]):
                 found.setdefault(name, set()).add(path)
         if bound:
             found.pop(bound, None)
@@ -77,7 +77,7 @@ def choosing_decorator(source: str, entry: str) -> str:
         if module is not None and isinstance(node, ast.FunctionDef) and node.name == entry:
             for decorator in node.decorator_list:
                 named = decorator.func if isinstance(decorator, ast.Call) else decorator
-                last = dotted_name(named, dict(imported(module.body))).rpartition(".")[2]
+                last = dotted_name(named, dict(imported_names(module.body))).rpartition(".")[2]
                 if last in _CHOOSERS:
                     return last
     return ""

@@ -88,7 +88,7 @@ def _check_names(spec: KernelSpec) -> None:
     if not any(tensor.is_written for tensor in spec.tensors):
         raise FormError("it has no tensor with the role output")
     passed = list(argument_names(spec.arguments))
-    structs = [one for one in spec.arguments if not isinstance(one, str)]
+    structs = [argument for argument in spec.arguments if not isinstance(argument, str)]
     if structs and spec.language == "triton":
         raise FormError(
             f"it has the struct {argument_text(structs[0])}, which a Triton function cannot take"

@@ -65,7 +65,7 @@ class GraphStrategy:
         """The best state so far; None before the root has succeeded."""
         return best_evaluated({state: node.cost for state, node in self.graph.nodes.items()})
 
-    def foreseen(self, actions: Callable[[str], Sequence[Action]], count: int) -> list[Proposal]:
+    def likely_next(self, actions: Callable[[str], Sequence[Action]], count: int) -> list[Proposal]:
         """Return what would be proposed next if no result came; this changes nothing.
 
         Args:

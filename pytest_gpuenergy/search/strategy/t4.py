@@ -115,7 +115,7 @@ class RecordedSpace:
         """The least of all costs."""
         return min(cost for cost in self.costs.values() if cost is not None)
 
-    def begun_at(self, root: str) -> RecordedSpace:
+    def with_root(self, root: str) -> RecordedSpace:
         """Return the same space with another state where a search begins.
 
         Raises:

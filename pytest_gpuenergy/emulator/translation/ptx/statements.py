@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pytest_gpuenergy.emulator.translation.cuda_syntax import edited, with_depth
+from pytest_gpuenergy.emulator.translation.cuda_syntax import replace_spans, with_depth
 from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
 
 CANNOT = "cannot run on the emulated GPU"
@@ -167,7 +167,7 @@ def _operand(text: str, item: Sequence[CudaToken], *, output: bool) -> Operand:
 def with_choice(text: str, name: str, choice: str) -> str:
     """Return ``text`` with ``choice`` in place of the macro ``name``."""
     tokens = cuda_tokens(text)
-    return edited(text, [(*token[2:], choice) for token in tokens if token.text == name])
+    return replace_spans(text, [(*token[2:], choice) for token in tokens if token.text == name])
 
 
 class _StringMacro(NamedTuple):
