@@ -43,7 +43,7 @@ KERNELS = (
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(
     sizes=st.tuples(SIZES, SIZES, SIZES),
     layout=st.sampled_from(["nn", "nt"]),

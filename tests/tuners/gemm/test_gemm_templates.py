@@ -260,7 +260,7 @@ ODD = {
 SIMILAR_ODD = (
     *("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma"),
     *("wgmma_tf32-rows", "wgmma_tf32-copying-linear", "wgmma_float8-linear", "skinny-linear"),
-    *("wgmma-half-lines", "wgmma_float8-split"),
+    *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear"),
 )
 
 
@@ -565,8 +565,8 @@ def test_blocks_or_warps_may_share_tiles(device, chosen, layout):
     assert verify(device, chosen, Gemm("g", 33, 65, 40, layout)) <= 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("asynchronous", [pytest.param(True, marks=pytest.mark.thorough), False])
+@pytest.mark.thorough
+@pytest.mark.parametrize("asynchronous", [True, False])
 def test_rows_of_a_may_be_transposed(device, asynchronous):
     chosen = replace(SIMT, tile_n=96, tile_k=8, transpose_a=8, asynchronous=asynchronous)
     assert chosen.tile_m % (chosen.threads // 8) > 0  # the last rows are those of some threads only
@@ -1088,7 +1088,9 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
 }
 
 
-SIMILAR_UNALIGNED = ("simt-turned", "wgmma-tf32", "wgmma-tf32-boxes", "wgmma_tf32-copied")
+SIMILAR_UNALIGNED = (
+    *("simt-turned", "simt-spread", "wgmma-tf32", "wgmma-tf32-boxes", "wgmma_tf32-copied"),
+)
 
 
 @pytest.mark.slow

@@ -247,6 +247,7 @@ def test_sums_in_parts_of_a_padded_product_are_right(child, device, layout, mode
 
 
 @pytest.mark.tvm
+@pytest.mark.thorough  # as of a convolution, in test_tune_command.py
 def test_a_search_is_kept_listed_and_read_back(tmp_path, device, store, capsys):
     gemm = Gemm("gemm_8x8x16_nt_bfloat16", 8, 8, 16, "nt", "bfloat16")
     shape = ["--shape", "gemm:M=8 N=8 K=16 layout=nt mode=bfloat16", "--tuner", "tvm"]
