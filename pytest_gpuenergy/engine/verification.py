@@ -195,13 +195,17 @@ def _errors(
                     case.set_result(make_case(workload, drawing, device.arrays))
                     yield drawing, case
 
+        check: ArenaCheck | None = None
         for run, (drawing, case) in enumerate(runs()):
             if run:
                 _refill(arenas, case.result().inputs, poisoned=run != _UNPOISONED_RUN)
             bounds = job.io.bounds
             if drawing.uniform or drawing.sparse:
                 bounds = _bounds_of_one_sum(workload, bounds)
-            check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
+            if check is None:
+                check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
+            else:
+                check.expect(_reference_of(case), bounds, drawing.seed)
             loaded.run(order_seed=run)
             try:
                 error = check()
@@ -210,6 +214,7 @@ def _errors(
             except KernelFault as fault:
                 explained = None if run else _reads_what_it_writes(loaded, arenas, case.result())
                 raise fault if explained is None else explained from None
+        assert check is not None  # there is a drawing
         check_again(loaded, check, once=not measured)
     return errors
 
