@@ -463,7 +463,12 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "turns_share": (1.0, 0.1),
         "waiting_cycles": (150, 1.0),
     },
-    "float8": {**_ALL, **_CLUSTERS, "sums_share": (2.0, 0.7)},
+    "float8": {
+        **_ALL,
+        **_CLUSTERS,
+        "sums_share": (2.0, 0.7),
+        "straddling_share": (0.7, 0.3),
+    },
     "skinny": {
         "product_share": (1.1, 0.3),
         "step_cycles": (100, 0.7),

@@ -37,6 +37,10 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             matrices in the L2, and most had many rows. 1.6 is the median of ten products of up to
             64 rows on an H200, which took 1.4 to 1.9 times as long (docs/notes/decoding.md).
         far_share: how much longer loads take if the operands do not fit half of the L2.
+        straddling_share: how much longer loads take where each line of a box lies in two lines of
+            the L2, since rows are not a multiple of its length apart. In ``e4m3``, 4096 x 4096 x K
+            reached 1219 TFLOP/s on an H200 with K = 4096, and 714 with K = 4112, with a tile of 128
+            x 128 without a cluster.
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -83,6 +87,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     memory_bytes_per_cycle: float = 18.0
     few_rows_share: float = 1.0
     far_share: float = 0.0
+    straddling_share: float = 0.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0
     first_cycles: float = 1000.0

@@ -61,6 +61,9 @@ _OTHERS_OF_INSTRUCTION = 30
 """The registers that an instruction takes besides its sums, all within those at launch (ptxas)."""
 
 
+_LONG_ROW_BYTES = 1024
+"""The length from which rows of copies are a multiple of `LINE_BYTES` apart: shorter ones would
+become much longer."""
 _NEAR_BYTES = 16 << 20
 """The size of operands above which the L2 serves fewer bytes in a cycle. The L2 of an H100 or
 H200 has two halves of 25 MB, each of which keeps what its multiprocessors read. Up to 55 bytes of a
@@ -82,15 +85,30 @@ def groups_are_boxed(gemm: Gemm) -> bool:
     return first * gemm.element_bytes % ROW_BYTES == 0
 
 
+def copied_row(gemm: Gemm, length: int) -> int:
+    """Return the distance between the rows of a copy with so many elements in a row.
+
+    Long rows begin with a line of the L2.
+    """
+    nbytes = length * gemm.element_bytes
+    unit = LINE_BYTES if nbytes >= _LONG_ROW_BYTES else ROW_BYTES
+    return math.ceil(nbytes / unit) * unit // gemm.element_bytes
+
+
+def _straddles(gemm: Gemm) -> float:
+    """Return the share of the operands' lines that lie in two lines of the L2."""
+    across = [row * gemm.element_bytes % LINE_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
+    return sum(across) / 2
+
+
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
 def aligned_copies(gemm: Gemm) -> OperandCopies:
     """Return copies of the operands whose rows tensor maps cannot describe."""
-    pieces = ROW_BYTES // gemm.element_bytes
     lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
     spaces = {}
     for name, stored in ((tensor.name, tensor.shape) for tensor in gemm.inputs):
         if name in lengths and not can_be_mapped(gemm, stored[-1]):
-            row = math.ceil(lengths[name] / pieces) * pieces
+            row = copied_row(gemm, lengths[name])
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
 
@@ -368,7 +386,10 @@ class HopperTiling(Tiling):
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=round(loaded * (1 + costs.far_share * _far(gemm))),
+            loaded_bytes=round(
+                loaded
+                * (1 + costs.far_share * _far(gemm) + costs.straddling_share * _straddles(gemm))
+            ),
             preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing / self.parts + of_parts / costs.parts_bytes_per_cycle,
             next_cycles=storing,

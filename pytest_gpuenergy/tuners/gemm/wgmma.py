@@ -23,6 +23,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     WARPGROUP_ROWS,
     HopperTiling,
     can_be_mapped,
+    copied_row,
     matrix_map,
     places_after,
 )
@@ -243,8 +244,7 @@ class WgmmaParameters(HopperTiling):
 def _turned(gemm: Gemm) -> OperandCopies:
     """Return copies of the operands with rows along K, and of those that are not aligned."""
     turned = "A" * gemm.a_transposed + "B" * (not gemm.b_transposed)
-    pieces = ROW_BYTES // gemm.element_bytes
-    row = math.ceil(gemm.K / pieces) * pieces
+    row = copied_row(gemm, gemm.K)
     stored = {"A": (gemm.M, gemm.lda), "B": (gemm.N, gemm.ldb)}
     spaces = {
         name: copy_of(name, gemm, (height, row))

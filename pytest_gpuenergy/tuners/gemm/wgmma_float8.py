@@ -15,8 +15,8 @@ from pytest_gpuenergy.tuners.gemm.estimate import copying_cycles
 from pytest_gpuenergy.tuners.gemm.hopper import (
     LINE_BYTES,
     OTHER_REGISTERS,
-    ROW_BYTES,
     WARPGROUP,
+    copied_row,
 )
 from pytest_gpuenergy.tuners.gemm.tiling import with_copies
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
@@ -134,8 +134,7 @@ def made_operands(gemm: Gemm) -> Mapping[str, Tensor]:
 
 
 def _copy(name: str, rows: int, gemm: Gemm) -> Tensor:
-    length = math.ceil(gemm.K / ROW_BYTES) * ROW_BYTES
-    return Tensor(name, (rows, length), gemm.dtype, "workspace")
+    return Tensor(name, (rows, copied_row(gemm, gemm.K)), gemm.dtype, "workspace")
 
 
 @functools.lru_cache(maxsize=16)
@@ -166,7 +165,7 @@ def _largest_parts(gemm: Gemm) -> int:
 
 def _making_launches(gemm: Gemm) -> Iterator[Launch]:
     block = (_MAKERS, 1, 1)
-    along_k = math.ceil(math.ceil(gemm.K / ROW_BYTES) * ROW_BYTES / _SQUARE)
+    along_k = math.ceil(copied_row(gemm, gemm.K) / _SQUARE)
     if gemm.quantize:
         parts = ("largest_parts",) if gemm.scaling == "tensor" else ()
         if parts:

@@ -604,6 +604,38 @@ def test_every_step_of_every_tile_has_one_block(gemm, chosen):
     assert all(first[owner] <= step < first[owner + 1] for step, owner in enumerate(owners))
 
 
+@pytest.mark.parametrize(("depth", "row"), [(519, 576), (101, 104)])
+def test_only_long_rows_of_copies_begin_with_a_line_of_the_l2(depth, row):
+    kernel = WGMMA.kernel(Gemm("g", 70, 72, depth, "tn", "bfloat16"))
+    assert [space.shape for space in kernel.workspaces] == [(70, row), (72, row)]
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(4096, 1), (4112, 2)])
+def test_8_bit_rows_that_begin_within_lines_of_the_l2_get_a_cluster(depth, blocks):
+    first = rank_kernels(Gemm("g", 4096, 4096, depth, "tn", "e4m3"), H200)[0]
+    assert first.cluster_blocks == blocks
+
+
+def test_blocks_divide_the_steps_of_few_tiles():
+    assert rank_kernels(Gemm("g", 200, 3584, 18944, "tn", "bfloat16"), H200)[0].split > 1
+    assert rank_kernels(Gemm("g", 4096, 4096, 4096, "tn", "bfloat16"), H200)[0].split == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "tile_k", "turned", "worth"),
+    [
+        *(("nt", 16, False, True), ("nt", 8, False, False), ("tn", 8, False, True)),
+        *(("tn", 16, True, True), ("tn", 8, True, False)),
+    ],
+)
+def test_copies_are_spread_where_that_pays(layout, tile_k, turned, worth):
+    big = {"tile_m": 128, "tile_n": 128, "thread_m": 16, "thread_n": 8}
+    chosen = SimtParameters(**big, tile_k=tile_k, turned=turned)
+    assert chosen.worth_spreading(Gemm("g", 1000, 1000, 1000, layout)) is worth
+    if not turned:
+        assert not chosen.worth_spreading(Gemm("g", 999, 999, 999, layout))
+
+
 def test_each_block_that_divides_a_tile_has_a_step():
     with pytest.raises(InputError, match="2 steps of a tile among 3 blocks: choose split up to 2"):
         replace(WGMMA, stages=3, split=3).kernel(Gemm("g", 64, 64, 72, mode="bfloat16"))
