@@ -159,7 +159,7 @@ def read_profile(folder: Path) -> ProfileRecord:
         record = decode(content, ProfileRecord, "the profile")
         if not 0 <= record.rank < record.ranks <= _MAX_RANKS:
             raise FormError(f"it is of rank {record.rank} of {record.ranks}")
-        for name in ("prompt_tokens", "new_tokens", "batch"):
+        for name in ("layers", "parameters", "prompt_tokens", "new_tokens", "batch", "runs"):
             if (number := getattr(record, name)) < 0:
                 raise FormError(f"{name} is {number}")
     except FormError as error:

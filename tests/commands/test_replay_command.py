@@ -362,6 +362,7 @@ class TestRecordedFigures:
             *((("--runs", word), "--runs") for word in ("0", "-1", "many", "9" * 5000)),
             (("--powercap", "900W"), "900"),
             (("--step", "2"), "has no decode step 2: give 1 to 1"),
+            (("--changes",), "leave it out where recorded figures are replayed"),
         ],
     )
     def test_what_cannot_be_asked_for_is_refused_before_anything_is_measured(
@@ -417,6 +418,7 @@ class TestRecordedFigures:
             ({"rank": 5}, "is damaged (it is of rank 5 of 1)"),
             ({"ranks": 10**9}, "is damaged (it is of rank 0 of 1000000000)"),
             ({"new_tokens": -5}, "is damaged (new_tokens is -5)"),
+            ({"layers": -3}, "is damaged (layers is -3)"),
             ({"model": None}, "is damaged (model is null"),
         ],
     )

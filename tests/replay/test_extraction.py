@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,26 @@ def test_a_launch_that_ends_before_it_begins_is_left_out_with_a_sentence(tmp_pat
     found = extracted(tmp_path, [*layer(), *launch("add", 50.0, 80.0, 2, dur=-1.0)])
     assert len(found.launches) == 1
     assert found.notes == ["1 event with a negative duration is left out: profile again"]
+
+
+def test_a_trace_of_such_launches_alone_says_so(tmp_path):
+    with pytest.raises(InputError, match="1 event with a negative duration is left out"):
+        extracted(tmp_path, launch("add", 50.0, 80.0, 2, dur=-1.0))
+
+
+@pytest.mark.parametrize("end", ["]", "", ",", ",\n"])
+def test_a_list_of_events_may_lack_its_end_and_begin_with_a_mark(tmp_path, end):
+    path = tmp_path / "trace.json"
+    text = ",".join(map(json.dumps, layer()))
+    path.write_text(f"[{text}{end}", encoding="utf-8-sig")
+    assert len(read_trace(path)) == len(layer())
+
+
+def test_a_list_of_events_that_ends_within_one_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text("[" + ",".join(map(json.dumps, layer()))[:-3])
+    with pytest.raises(InputError, match="not complete JSON"):
+        read_trace(path)
 
 
 def test_a_product_of_rocm_is_no_work_for_cublaslt():

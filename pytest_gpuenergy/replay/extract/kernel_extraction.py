@@ -187,8 +187,9 @@ def _read_launches(
     events = read_trace(path, notes)
     found = host_operators(events) if host else launches(events)
     if not found:
+        left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(
-            f"Nothing in the trace {path} ran on a GPU: profile with "
+            f"Nothing in the trace {path} ran on a GPU{left_out}: profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
         )
     clocks = [event for event in events if event.category == "annotation" and event.name == CLOCK]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+from codecs import BOM_UTF8
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_FLOOR, Decimal
@@ -139,13 +140,17 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
 
     Args:
         path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
-            with ``traceEvents``, or a bare list of events.
+            with ``traceEvents``, or a bare list of events, whose last bracket may be missing, as
+            Chrome's format allows to programs that were ended while they wrote it.
         notes: A list to which a sentence without a period is added for what is left out.
 
     Raises:
         InputError: The file cannot be read, is truncated, or is not such a trace.
     """
-    content = read_unpacked(path, "trace", _LARGEST_BYTES)
+    content = read_unpacked(path, "trace", _LARGEST_BYTES).removeprefix(BOM_UTF8)
+    is_bare = content[:64].lstrip().startswith(b"[")
+    if is_bare and (events_alone := content.rstrip()).endswith((b"},", b"}")):
+        content = events_alone.removesuffix(b",") + b"]"
     try:
         try:
             events = _decoded(content, list[Event], _TraceDocument[Event])

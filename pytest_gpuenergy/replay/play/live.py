@@ -38,7 +38,7 @@ from pytest_gpuenergy.replay.play.replay_plan import (
 )
 from pytest_gpuenergy.replay.play.step_capture import (
     capture_step,
-    with_calls_of_host,
+    with_calls_of,
     with_empty_kernels,
 )
 from pytest_gpuenergy.replay.play.turns import (
@@ -115,6 +115,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         workloads = ReplayWorkloads(profile, cache)
+
+        def as_counted(function: Callable[[], object]) -> Callable[[], object]:
+            """Return a function to capture, which makes the calls that the account counts."""
+            return with_calls_of(function, is_capturing=True) if profile.graph_differs else function
+
         wholes, gapped = [], []
         for step, whole, inside in captured:
             if LAYERS not in inside:
@@ -122,10 +127,12 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             for level, functions in {**inside, EAGER: [whole]}.items():
                 if not any(calls_at(call, step, level, profile.modules) for call in calls):
                     continue  # it launches nothing, as dropout does
-                own = CallTurns(functions)
+                in_turn = functions if level == EAGER else list(map(as_counted, functions))
+                own = CallTurns(in_turn)
                 repeat = partial(_repeater, own, device, ranks, from_host=level == EAGER)
                 wholes.append(workloads.step(step, level, repeat))
-            own = CallTurns([with_empty_kernels(*inside[GRAPH])])
+            (graph,) = inside[GRAPH]
+            own = CallTurns([with_empty_kernels(as_counted(graph))])
             gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
 
         def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
@@ -147,7 +154,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                             "capture the calls that are made from the host",
                             *(step_key(step, GRAPH), key, {step: 1}),
                         )
-                        from_host = with_calls_of_host(*inside[GRAPH])
+                        from_host = with_calls_of(*inside[GRAPH], is_capturing=False)
                         yield PlannedChange(change, [item(key, GRAPH, [from_host])])
                 for call in most_energy(calls, measured, steps):
                     if call.id not in turns:

@@ -206,6 +206,11 @@ class RankReplay:
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
         with harness.heating():  # loading the model takes seconds
             plan = self.planner(profile, calls, chosen, steps)
+        if self.options.changes and plan.changes is None:
+            raise InputError(
+                "--changes replays a model in changed forms, on one real GPU: leave it out where "
+                "recorded figures are replayed, or several GPUs share the model."
+            )
         self.missing |= plan.missing
         if plan.source not in ("", profile.model):
             self.announce(f"{profile.model} is replayed from {plan.source}")

@@ -129,14 +129,19 @@ def _within(mode: OperatorMode, function: Callable[[], object]) -> Callable[[], 
     return inside
 
 
-def with_calls_of_host(function: Callable[[], object]) -> Callable[[], object]:
-    """Return a function whose graph has the calls that ``function`` makes without a graph."""
+def with_calls_of(function: Callable[[], object], *, is_capturing: bool) -> Callable[[], object]:
+    """Return a function that makes the calls that ``function`` makes during a capture, or others.
 
-    def as_from_host() -> object:
-        with told_of_capture(False):
+    Args:
+        function: The function, which a program may make depend on whether a graph is captured.
+        is_capturing: What the program is told, see `told_of_capture`.
+    """
+
+    def told() -> object:
+        with told_of_capture(is_capturing):
             return function()
 
-    return as_from_host
+    return told
 
 
 def capture_step(
