@@ -222,6 +222,18 @@ def test_terms_are_cut_off_beside_the_largest(multiply, shape, term, result):
     np.testing.assert_array_equal(multiply((shape, ""), a, b, c), np.full((1, 16, 8), result))
 
 
+@pytest.mark.parametrize("power", [60, -50])
+def test_extreme_exponents_change_nothing_else(multiply, power):
+    shape = next(one for one in SHAPES if (one.a, one.depth) == ("tf32", 8))
+    random = np.random.default_rng(3)
+    sizes = [(2, 16, 8), (2, 8, 8), (2, 16, 8)]
+    a, b, c = (_rounded(random.standard_normal(size), "tf32") for size in sizes)
+    scale = 2.0**power  # of the products and of what they are added to
+    usual = multiply((shape, ""), a, b, c).astype(float)
+    got = multiply((shape, ""), a * 2.0**-50, b * scale * 2.0**50, c * scale)
+    np.testing.assert_array_equal(got, usual * scale)
+
+
 def test_low_bits_of_tf32_operands_are_ignored(multiply):
     shape = next(one for one in SHAPES if one.a == "tf32")
     a, b, c = _whole(np.random.default_rng(1), shape)
