@@ -115,7 +115,7 @@ class ArenaCheck:
         return errors if same else None
 
     def _remember(self, reference: Reference, errors: ErrorBound) -> None:
-        """Keep right outputs for `_known_errors`, unless they depend on what the run found there."""
+        """Keep right outputs for `_known_errors`, unless they depend on what the run found."""
         if not self._is_repeated or not isinstance(self._arrays, HostArrays):
             return
         if reference.arrays is None and all(np.isfinite(v).all() for v in reference.values()):
