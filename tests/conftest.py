@@ -97,7 +97,7 @@ def _copy_toolchain(cache: Path, factory: pytest.TempPathFactory) -> None:
     own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     given = Path(os.environ.get("GPUENERGY_CACHE") or Path(own, "pytest-gpuenergy"))
     try:
-        built = Toolchain.located(programs, find_compiler()).folder
+        built = Toolchain.locate(programs, find_compiler()).folder
     except GpuEnergyError:  # tests that need a compiler say so
         return
     found = given / "emulated" / "host" / built.name

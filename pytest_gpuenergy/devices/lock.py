@@ -43,8 +43,8 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
         DeviceError: another process holds it for longer than ``wait_s``, or the lock cannot be
             opened.
     """
-    with _folder(device) as folder:
-        descriptor = _taken(device, folder, wait_s, group)
+    with _open_folder(device) as folder:
+        descriptor = _acquire(device, folder, wait_s, group)
     try:
         with contextlib.suppress(OSError):  # another user's file, opened read-only
             written = os.pwrite(descriptor, f"{os.getpid()} {group}".strip().encode(), 0)
@@ -54,7 +54,7 @@ def gpu_lock(device: Gpu, *, wait_s: float, group: str = "") -> Iterator[None]:
         os.close(descriptor)
 
 
-def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
+def _acquire(device: Gpu, folder: int, wait_s: float, group: str) -> int:
     """Return the lock file, open and locked."""
     # The holder's group is only known once it has had time to write it.
     patience_s = max(wait_s, _NAMING_S) if group else wait_s
@@ -62,8 +62,8 @@ def _taken(device: Gpu, folder: int, wait_s: float, group: str) -> int:
     name = f"{device.uuid}.lock"
     while True:
         with contextlib.ExitStack() as stack:
-            with _explained(_path(device)):
-                descriptor = _opened(folder, name)
+            with _opening(_path(device)):
+                descriptor = _open_lock_file(folder, name)
             stack.callback(os.close, descriptor)
             while not lock(descriptor, wait=False):
                 # The ID and group of the process that holds the lock, as written in its file.
@@ -93,9 +93,9 @@ def _path(device: Gpu) -> Path:
 
 
 @contextlib.contextmanager
-def _folder(device: Gpu) -> Iterator[int]:
+def _open_folder(device: Gpu) -> Iterator[int]:
     path = _path(device)
-    with _explained(path):
+    with _opening(path):
         if device.emulated:
             descriptor = os.open(path.parent, _FOLDER | os.O_NOFOLLOW)
         else:
@@ -127,7 +127,7 @@ def _folder_for_everybody(path: Path) -> int:
     return folder
 
 
-def _opened(folder: int, name: str) -> int:
+def _open_lock_file(folder: int, name: str) -> int:
     """Open the lock file; create it for all users if it is missing."""
     while True:
         # With O_CREAT, Linux refuses even root another user's file in a world-writable folder.
@@ -143,7 +143,7 @@ def _opened(folder: int, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _opening(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -107,7 +107,7 @@ class ArenaCheck:
                     raise KernelFault(
                         "correctness", f"{places(name, mask)} changed, although {name} is an input."
                     )
-            if (known := self._known(reference)) is not None:
+            if (known := self._known_errors(reference)) is not None:
                 return known
             outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
             earlier = self._numbers(self._before)
@@ -115,7 +115,7 @@ class ArenaCheck:
                 outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
                 earlier = {name: self._arrays.get(value) for name, value in earlier.items()}
             errors = compare(outputs, reference, self._bounds, self._seed, earlier)
-            self._keep(reference, errors)
+            self._remember(reference, errors)
             return errors
 
     def _copied(self, present: A, earlier: A | None) -> A:
@@ -125,7 +125,7 @@ class ArenaCheck:
         earlier[...] = present
         return earlier
 
-    def _known(self, reference: Reference) -> ErrorBound | None:
+    def _known_errors(self, reference: Reference) -> ErrorBound | None:
         """Return the errors of the outputs if their bits were found right before; else None."""
         if self._right is None or self._right[0] is not reference:
             return None
@@ -133,8 +133,8 @@ class ArenaCheck:
         same = all(np.array_equal(right[n], arena.words()) for n, arena in self._outputs.items())
         return errors if same else None
 
-    def _keep(self, reference: Reference, errors: ErrorBound) -> None:
-        """Keep right outputs for `_known`, unless they depend on what the run found in them."""
+    def _remember(self, reference: Reference, errors: ErrorBound) -> None:
+        """Keep right outputs for `_known_errors`, unless they depend on what the run found."""
         if not self._is_repeated or not isinstance(self._arrays, HostArrays):
             return
         if reference.arrays is None and all(np.isfinite(v).all() for v in reference.values()):
@@ -235,24 +235,26 @@ def falsify(right: Array, draw: np.random.Generator, dtype: str, arrays: ArrayMa
     if not math.isfinite(peak):  # such elements count as 0
         low, high = min(low, 0.0), max(high, 0.0)
         chosen = np.where(np.isfinite(chosen), chosen, np.zeros_like(chosen))
-    arrays.put_at(right, places, stored(_far_off(chosen, low, high), dtype))
+    arrays.put_at(right, places, stored(_wrong_values(chosen, low, high), dtype))
 
 
-def _far_off(right: Array, low: float, high: float) -> Array:
+def _wrong_values(right: Array, low: float, high: float) -> Array:
     """Return wrong values in place of correct ones, which range from ``low`` to ``high``."""
     if right.dtype.kind == "b":
         return np.logical_not(right)
     values = right.astype(np.float64)
     largest = max(-low, high) or 1.0
     if right.dtype.kind not in "iu":
-        wrong = largest * _moved(values / largest, low / largest, high / largest, 1.0, 0.0)
+        wrong = largest * _shift_cyclically(
+            values / largest, low / largest, high / largest, 1.0, 0.0
+        )
         return wrong.astype(right.dtype)
     with np.errstate(invalid="ignore"):  # 64-bit integers that a double cannot represent
-        cast = np.rint(_moved(values, low, high, largest, 1.0)).astype(right.dtype)
+        cast = np.rint(_shift_cyclically(values, low, high, largest, 1.0)).astype(right.dtype)
     return np.where(cast == right, np.bitwise_xor(right, np.ones_like(right)), cast)
 
 
-def _moved(
+def _shift_cyclically(
     values: npt.NDArray[np.float64], low: float, high: float, largest: float, step: float
 ) -> npt.NDArray[np.float64]:
     """Shift values cyclically by half their range or, if that is narrow, by half of ``largest``."""

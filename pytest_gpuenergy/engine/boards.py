@@ -51,10 +51,14 @@ extern "C" __global__ void __launch_bounds__({_THREADS}) scale(const float* x, f
 }}
 """
 
-_BLOCKS = 2112  # 8 blocks on each of 132 multiprocessors at a time, twice
+_BLOCKS = 2112
+"""The blocks of ``rotate``: each of an H200's 132 multiprocessors holds 8 at a time, twice."""
 _EMULATED_BLOCKS = 264
-_L2_TIMES = 2  # the arrays of `scale` are this many times as large as the L2
+"""The blocks of both kernels on an emulated GPU, where they run on the host."""
+_L2_TIMES = 2
+"""The size of the arrays of ``scale`` relative to the L2, so that they come from device memory."""
 _USUAL_L2_BYTES = 50 << 20
+"""The size of the L2 that is assumed for a model whose peaks are unknown."""
 _MIB = 1 << 20
 
 
@@ -138,12 +142,14 @@ def board_kernels(device: Device) -> tuple[BoardKernel, ...]:
     if device.emulated:
         rotating = copied = _EMULATED_BLOCKS
     return (
-        _made("rotate", _ROTATE, rotating, 2, 6 * _ROTATIONS // 2, _rotated),
-        _made("scale", _SCALE, copied, 1, 1, lambda inputs: {"y": np.multiply(inputs["x"], 0.75)}),
+        _board_kernel("rotate", _ROTATE, rotating, 2, 6 * _ROTATIONS // 2, _rotate_inputs),
+        _board_kernel(
+            "scale", _SCALE, copied, 1, 1, lambda inputs: {"y": np.multiply(inputs["x"], 0.75)}
+        ),
     )
 
 
-def _made(
+def _board_kernel(
     name: str,
     source: str,
     blocks: int,
@@ -168,7 +174,7 @@ def _made(
     return BoardKernel(Kernel(source, (launch,), origin=Origin(ORIGIN)), workload)
 
 
-def _rotated(inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _rotate_inputs(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Apply all rotations at once, with the constants rounded to float32."""
     x = inputs["x"]
     factor = complex(np.float32(_COS), np.float32(_SIN)) ** _ROTATIONS

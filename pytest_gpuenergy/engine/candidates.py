@@ -60,13 +60,13 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     """What is known about a candidate.
 
     Attributes:
-        outcome: whether it ran and, if not, why.
+        outcome: ``timed`` if the candidate ran, otherwise the kind of its fault.
         time_ms: the time of one launch in the first moments, before the power limit slows the card;
             None if the candidate failed.
         sustained_ms: the time of one launch while the power was measured, if it was.
         power_w: the mean power while it ran, if measured.
         energy_mj: the energy of one launch, if measured.
-        message: why it failed.
+        message: the reason why the candidate failed, as a sentence.
         gpu: the UUID of the card, if the search uses several.
         time_scale: the factor by which the times of this card have been multiplied, to make them
             comparable with those of the search's reference card; None if they have not.

@@ -79,7 +79,7 @@ def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device)
         with suppress(OSError, FormError):
             digest = decode(path.read_bytes(), _Choice).digest
     if digest not in usable:
-        digest = _fastest(list(usable.values()), workload, device).digest
+        digest = _fastest_correct(list(usable.values()), workload, device).digest
         if path is not None:
             keep_for_later(path, encode(_Choice(digest)))
     chosen = usable[digest]
@@ -87,27 +87,29 @@ def best_of(candidates: Sequence[AnyKernel], workload: Workload, device: Device)
     return replace(chosen, origin=replace(chosen.origin, details=details))
 
 
-def _fastest(candidates: Sequence[AnyKernel], workload: Workload, device: Device) -> AnyKernel:
+def _fastest_correct(
+    candidates: Sequence[AnyKernel], workload: Workload, device: Device
+) -> AnyKernel:
     device.prepare(candidates)
-    ranked, faults = _by_time(candidates, workload, device)
-    for place in ranked:
+    ranked, faults = _rank_by_time(candidates, workload, device)
+    for index in ranked:
         try:
             verify_on_device(
                 device,
-                candidates[place],
+                candidates[index],
                 workload,
                 seeds=_FIRST_SEED,
                 measured=False,
                 near_literals=False,
             )
         except KernelFault as fault:
-            faults[place] = fault
+            faults[index] = fault
         else:
-            return candidates[place]
-    raise _none_left([faults[place] for place in sorted(faults)], workload)
+            return candidates[index]
+    raise _all_failed([faults[index] for index in sorted(faults)], workload)
 
 
-def _by_time(
+def _rank_by_time(
     candidates: Sequence[AnyKernel], workload: Workload, device: Device
 ) -> tuple[list[int], dict[int, KernelFault]]:
     """Return positions of the candidates that run, fastest first, and the faults of the others."""
@@ -117,22 +119,22 @@ def _by_time(
     first_ms: dict[int, float] = {}
     final_ms: dict[int, float] = {}
     with seeded_arenas(workload, 0, device.arrays) as arenas:
-        for place, evaluation in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
+        for index, evaluation in Rig(device, arenas, Metric.TIME).evaluate(jobs, [], lambda: False):
             if evaluation.outcome == "timed":
-                first_ms[place] = evaluation.time_ms or math.inf
+                first_ms[index] = evaluation.time_ms or math.inf
             else:
-                faults[place] = KernelFault(evaluation.outcome, evaluation.message or "It failed.")
+                faults[index] = KernelFault(evaluation.outcome, evaluation.message or "It failed.")
         ranked = sorted(first_ms, key=first_ms.__getitem__)
-        for place in ranked[: -(-len(ranked) // KEEP_ONE_OF)]:
+        for index in ranked[: -(-len(ranked) // KEEP_ONE_OF)]:
             try:
-                final_ms[place] = measure_time_ms(device, jobs[place], arenas, duration_s=_FINAL_S)
+                final_ms[index] = measure_time_ms(device, jobs[index], arenas, duration_s=_FINAL_S)
             except KernelFault as fault:
-                faults[place] = fault
-    rest = [place for place in ranked if place not in final_ms and place not in faults]
+                faults[index] = fault
+    rest = [index for index in ranked if index not in final_ms and index not in faults]
     return [*sorted(final_ms, key=final_ms.__getitem__), *rest], faults
 
 
-def _none_left(faults: Sequence[KernelFault], workload: Workload) -> GpuEnergyError:
+def _all_failed(faults: Sequence[KernelFault], workload: Workload) -> GpuEnergyError:
     outcomes = Counter(fault.outcome for fault in faults)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     message = (

@@ -213,7 +213,7 @@ def history_text(found: Sequence[Series], width: int | None = None) -> Iterator[
     """Yield each series with its values and changes, in lines of at most ``width`` characters."""
     lines = []
     for series in found:
-        lines.append(heading(series))
+        lines.append(series_heading(series))
         for point in series.points if len(found) <= SERIES_SHOWN else ():
             figure = f"{point.value:.4g} {series.metric.unit}"
             words = f"  {point.run.run_id}  {_revision(point.run):<12}  {figure}"
@@ -227,7 +227,7 @@ def history_text(found: Sequence[Series], width: int | None = None) -> Iterator[
         yield from wrapped(line, width)
 
 
-def heading(series: Series) -> str:
+def series_heading(series: Series) -> str:
     """``case1-k01-300W EDP, NVIDIA H200 GPU-1, 12 runs, spread 0.2 %``."""
     run, count = series.run, len(series.points)
     words = (

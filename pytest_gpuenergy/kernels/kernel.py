@@ -313,7 +313,7 @@ class Kernel(AnyKernel):
 
         Such a kernel needs a cooperative launch.
         """
-        return _has_grid_barrier(self.source)
+        return _finds_grid_barrier(self.source)
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:
@@ -326,7 +326,7 @@ class Kernel(AnyKernel):
 
 
 @functools.lru_cache(maxsize=64)
-def _has_grid_barrier(source: str) -> bool:
+def _finds_grid_barrier(source: str) -> bool:
     return any(
         re.search(rf"(?<![\w.]){re.escape(name)}\s*\.\s*sync\s*\(", source)
         or re.search(rf"(?<![\w.])sync\s*\(\s*{re.escape(name)}\s*\)", source)

@@ -46,7 +46,7 @@ class CudaBuffers:
 
     def upload(self) -> BufferSet:
         """Return a set of the arenas, or copies if they are not in place, and new workspaces."""
-        return self._tensors() | self._workspaces()
+        return self._tensor_images() | self._new_workspaces()
 
     def refill(self, buffer_set: BufferSet) -> None:
         """Write the arenas' contents to a set, and the next kind of poison to its workspaces.
@@ -69,9 +69,9 @@ class CudaBuffers:
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Return sets like that of `upload`, where the driver places them."""
-        first = self._tensors()
+        first = self._tensor_images()
         return [
-            {name: image.copy() for name, image in first.items()} | self._workspaces()
+            {name: image.copy() for name, image in first.items()} | self._new_workspaces()
             for _ in range(count)
         ]
 
@@ -153,10 +153,10 @@ class CudaBuffers:
                         "correctness", f"The kernel writes outside its workspace {space.name!r}."
                     )
 
-    def _tensors(self) -> dict[str, Any]:
+    def _tensor_images(self) -> dict[str, Any]:
         return {name: self._cupy.asarray(arena.image()) for name, arena in self._arenas.items()}
 
-    def _workspaces(self) -> dict[str, Any]:
+    def _new_workspaces(self) -> dict[str, Any]:
         images = {}
         for space in self._kernel.workspaces:
             image = self._cupy.empty(arena_bytes(space), dtype=np.uint8)

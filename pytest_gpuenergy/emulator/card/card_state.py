@@ -67,7 +67,7 @@ class CardState:
             duration_ns: the mean duration.
             spread: the relative standard deviation of the duration.
         """
-        with self._locked():
+        with self._lock_file():
             card = self._fresh()
             if spread:
                 duration_ns += int(
@@ -92,7 +92,7 @@ class CardState:
     @contextlib.contextmanager
     def change(self) -> Iterator[EmulatedCard]:
         """Lock the card to change it; save the changes on leaving, or discard them on an error."""
-        with self._locked():
+        with self._lock_file():
             card = self._fresh()
             yield card
             self._save(card)
@@ -123,7 +123,7 @@ class CardState:
     @property
     def has_faults(self) -> bool:
         """Whether any fault is injected into the card, even one that is not in force yet."""
-        with self._locked():
+        with self._lock_file():
             return bool(self._fresh().faults)
 
     def error_to_raise(self, function: str, *, always: bool) -> str | None:
@@ -133,7 +133,7 @@ class CardState:
             function: the name of an NVML function, or another name that faults accept.
             always: whether faults of `ANYTHING` strike too.
         """
-        with self._locked():
+        with self._lock_file():
             card = self._fresh()
             for active in card.faults:
                 fault = active.fault
@@ -245,7 +245,7 @@ class CardState:
         os.pwrite(self._clock, now_ns.to_bytes(8, "little"), 0)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_file(self) -> Iterator[None]:
         with self.mutex:
             if self._pid != os.getpid():  # after a fork the lock would be shared with the parent
                 self.close()

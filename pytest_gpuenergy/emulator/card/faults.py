@@ -33,7 +33,7 @@ class Owner:
     @classmethod
     def me(cls) -> Owner:
         """Return this process."""
-        return _owner(os.getpid())
+        return _process_owner(os.getpid())
 
     def alive(self) -> bool:
         """Return whether the process still runs; a zombie does not."""
@@ -41,7 +41,7 @@ class Owner:
 
 
 @functools.cache  # by number, so that a forked child is not taken for its parent
-def _owner(pid: int) -> Owner:
+def _process_owner(pid: int) -> Owner:
     return Owner(pid, start_ticks(pid) or 0)
 
 

@@ -1,6 +1,6 @@
-"""How fast an emulated card runs and what power it draws: its governor and how cards differ.
+"""The speed and the power of an emulated card: governor, hidden states, and boards that differ.
 
-What a power cap does to a kernel is a model that no recorded figure backs.
+The effect of a power cap on a kernel is a model that has not been compared with recorded figures.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ HW_POWER_BRAKE = 0x80
 # Guesses: below 55 % of the top clock the voltage stays at its floor, 65 % of the top voltage.
 _FLOOR_CLOCK = 0.55
 _FLOOR_VOLTAGE = 0.65
-_LEAST_DUTY = 1e-6  # of a card that works part of the time: avoids a division by zero
-_LEAST_RATIO = 0.01  # of the clock that the fault ``below_lock`` leaves
+_LEAST_DUTY = 1e-6
+"""The least share of the time in which a card under a low cap works: avoids a division by zero."""
+_LEAST_RATIO = 0.01
+"""The least share of the clock that the fault ``below_lock`` leaves."""
 
 
 MAX_RUN_S = 1e6
@@ -160,10 +162,14 @@ def slowed_point(point: OperatingPoint, demand: Demand, percent: float) -> Opera
 # kernel stepped within a second, by 0.1 to 0.6 % and 0.8 to 1.5 %, between states that lasted for
 # seconds or minutes and that NVML does not report; the clocks of two kernels differed by up to 1 %
 # (docs/notes/card-states.md). The cause is unknown: the rules and sizes below are guesses.
-_KERNEL, _SWITCH = range(16, 18)  # streams of the noise, besides those of the card
+_KERNEL, _SWITCH = range(16, 18)
+"""Streams of `noise`, in addition to those of the card's sensors: for kernels, and for switches."""
 _WARM_C, _COOL_C = 42.0, 40.0
-_RARE = 2.5  # the noise exceeds it once in 250 blocks
-_KERNEL_SPREAD = 0.002  # the relative spread of the clock between kernels
+"""The temperatures above which the first bit of the state is set, and below which it is cleared."""
+_RARE = 2.5
+"""The noise above which the second bit changes, which happens once in 250 spans."""
+_KERNEL_SPREAD = 0.002
+"""The relative spread of the clock between kernels."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from pytest_gpuenergy.support import DeviceError, KernelFault, compiled_variable
 
 _PRINTED_BYTES = 2 << 20  # the most that is kept of what a kernel prints
 _KEPT: ContextVar[list[str] | None] = ContextVar("_KEPT", default=None)
-_MOST_RUNS = 8  # that may use up the whole timeout, of one process
+_MOST_RUNS = 8
+"""The number of runs of one process that may each use up the whole timeout."""
 
 
 @contextlib.contextmanager
@@ -117,9 +118,9 @@ class KernelProcess:
         """
         began_s = time.monotonic()
         self.tell(f"{order_seed % 2**64} {int(fresh)} {most} {budget_s!r} {stride}\n")
-        self._exchange(lambda: self._answers.has_begun)
+        self._exchange_until(lambda: self._answers.has_begun)
         if not self._answers.has_begun:
-            raise self._death()
+            raise self._end_fault()
         elapsed_s = time.monotonic() - began_s
         return self._answers.runs(most=most, budget_s=budget_s, elapsed_s=elapsed_s)
 
@@ -134,12 +135,12 @@ class KernelProcess:
         Raises:
             KernelFault: the process failed.
         """
-        self._exchange(lambda: not self._unsent)
+        self._exchange_until(lambda: not self._unsent)
         self._stream("stdin").close()
-        self._exchange(lambda: False)
+        self._exchange_until(lambda: False)
         profiles = self._answers.profiles()
         if profiles is None or self._process.returncode != 0:
-            raise self._death()
+            raise self._end_fault()
         return profiles
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ class KernelProcess:
         assert stream is not None
         return stream
 
-    def _exchange(self, until: Callable[[], bool]) -> None:
+    def _exchange_until(self, until: Callable[[], bool]) -> None:
         """Send what is unsent and read both streams until ``until`` holds, or to their ends.
 
         If that takes too long, or the kernel answers in place of its runtime, the process is ended.
@@ -223,7 +224,7 @@ class KernelProcess:
             self._printed += piece[: max(0, _PRINTED_BYTES - len(self._printed))]
         return bool(piece)
 
-    def _death(self) -> KernelFault:
+    def _end_fault(self) -> KernelFault:
         """Return the fault of a process that ended without an answer."""
         code = self._process.poll()
         if code is not None and code < 0:

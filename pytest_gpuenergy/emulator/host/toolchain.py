@@ -1,8 +1,8 @@
-"""How kernels are compiled and linked for the host, and the headers and runtime that they share.
+"""Compiles and links kernels for the host, and builds the headers and runtime that they share.
 
-Most of what a linker does is the same for all kernels: it looks through the C++ library, and puts
-together the runtime with those parts of the library that the runtime needs. A partial link does
-that once. A kernel that needs more of the C++ library is linked in the slower way.
+Most of what a linker does is the same for all kernels: it searches the C++ library, and joins the
+runtime with those parts of the library that the runtime needs. A partial link does that once for
+all. A kernel that needs more of the C++ library is linked in the slower way.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ from pytest_gpuenergy.support import (
 )
 
 _NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
+"""The words by which a compiler says that it could not write its output."""
 _TEXT_BEGINS = '#line 1 "kernel.cu"\n'
+"""The line before the kernel's own text in its translation."""
 _ORDINARY_INLINE = (
     "#undef __forceinline__\n#define __forceinline__ inline\n"
     "#define always_inline unused\n#define __always_inline__ __unused__\n"
 )
 """Lets GCC decide where the text forces it to inline; what follows has no effect on the headers."""
-_LAYOUT = "16"  # the version of the layout of the prepared folder
+_LAYOUT = "16"
+"""The version of the layout of the prepared folder; another one is built when it changes."""
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
 # Mangled `new`, `new[]`, and forms of `delete` and `delete[]`. The runtime needs the usual ones,
@@ -88,7 +91,8 @@ _CHECKED_GROUPS = {
 _MATRICES = "matrices"
 _MATRIX_UNITS = ("matrices", "products", "warpgroups")
 _WITH_MATRICES = re.compile(r"\b(?:w?g?mma|nvcuda)|(?:ld|st|mov)matrix")
-_TRACED = "runtime"  # the runtime alone, as a program whose loader can list its libraries
+_TRACED = "runtime"
+"""The name of a program that is the runtime alone, whose loader can list its libraries."""
 
 _RunCompiler = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -104,7 +108,8 @@ _WAYS_TO_LINK = (
 )
 # The runtime alone loads the mathematical library too: it tells which files kernels may read.
 _WITH_MATH = ("-Wl,--no-as-needed", "-lm")
-_OPTIONS = "link-options"  # a file of the prepared folder
+_OPTIONS = "link-options"
+"""The name of the file of the prepared folder that says how to link."""
 _PARTS_OF_LIBRARIES = ("-Wl,-Bstatic", "-lstdc++", "-lgcc_eh", "-lgcc")
 _OTHER_LIBRARIES = ("-nodefaultlibs", "-lm", "-lgcc", "-lc")
 
@@ -115,7 +120,7 @@ class Toolchain:
 
     Attributes:
         compiler: the path of the compiler.
-        version: its version, see `compiler_version`.
+        version: the version of the compiler, see `compiler_version`.
         key: a digest of everything that the objects depend on.
         folder: the prepared folder.
     """
@@ -126,7 +131,7 @@ class Toolchain:
     folder: Path
 
     @classmethod
-    def located(cls, cache: Path, compiler: str) -> Toolchain:
+    def locate(cls, cache: Path, compiler: str) -> Toolchain:
         """Return the toolchain of ``compiler`` in ``cache``, whose folder may not be built yet."""
         version = compiler_version(compiler)
         content = [_LAYOUT, compiler, version, _processor(), build_version()]
@@ -142,10 +147,10 @@ class Toolchain:
         Raises:
             DeviceError: the compiler cannot build the runtime.
         """
-        tools = cls.located(cache, compiler)
+        tools = cls.locate(cache, compiler)
         sweep(cache)
         if not tools._is_precompiled(PRECOMPILED):
-            with _locked(cache):
+            with _lock_folder(cache):
                 if not is_folder(tools.folder):
                     tools._build(cache, jobs)
                 tools._precompile_headers(PRECOMPILED)
@@ -195,7 +200,7 @@ class Toolchain:
             runs = list(variants) == ["plain"] and fills_locals(self.version)
             if runs and needs_zeros(source, warnings):
                 if not self._is_precompiled(["zeroed"]):  # few kernels need it
-                    with _locked(self.folder.parent):
+                    with _lock_folder(self.folder.parent):
                         self._precompile_headers(["zeroed"])
                 objects.append(self._compile_text(folder, "zeroed", text)[0])
         return objects
@@ -204,7 +209,7 @@ class Toolchain:
         """Return the object of the runtime that multiplies matrices; the first call compiles it."""
         made = self.folder / f"{_MATRICES}.o"
         if not is_file(made):
-            with _locked(self.folder.parent), build_folder(self.folder.parent) as scratch:
+            with _lock_folder(self.folder.parent), build_folder(self.folder.parent) as scratch:
                 if not is_file(made):
                     command = self._group_command(scratch, _MATRICES, _MATRIX_UNITS, MATRIX_FLAGS)
                     self._run_all(scratch, [command], 1)
@@ -350,7 +355,7 @@ class Toolchain:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Let in one process at a time, except on a file system that cannot lock a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -384,7 +389,7 @@ def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProce
     (folder / _OPTIONS).write_text(" ".join(options))
     if set(_STATIC) <= set(options):
         for checked in (False, True):
-            _link_partly(run, folder, options, checked=checked)
+            _link_runtime(run, folder, options, checked=checked)
     return done
 
 
@@ -393,7 +398,7 @@ def _link(
 ) -> subprocess.CompletedProcess[str]:
     """Link the objects of a kernel to ``program``."""
     options = (folder / _OPTIONS).read_text().split()
-    if is_file(runtime := _partly_linked(folder, checked=checked)):
+    if is_file(runtime := _runtime_object(folder, checked=checked)):
         done = _link_quickly(run, options, [*objects, str(runtime)], program)
         if not done.returncode:
             return done
@@ -407,9 +412,11 @@ def _link_quickly(
     return run("-no-pie", *options, *objects, *_OTHER_LIBRARIES, "-o", str(program))
 
 
-def _link_partly(run: _RunCompiler, folder: Path, options: Sequence[str], *, checked: bool) -> None:
+def _link_runtime(
+    run: _RunCompiler, folder: Path, options: Sequence[str], *, checked: bool
+) -> None:
     """Link the runtime with the parts of the C++ library that it needs, if the linker can."""
-    runtime = _partly_linked(folder, checked=checked)
+    runtime = _runtime_object(folder, checked=checked)
     objects = _objects(folder, checked=checked)
     linker = [option for option in options if option not in _STATIC]
     together = [*linker, "-r", "-nostdlib", *objects, *_PARTS_OF_LIBRARIES, "-o", str(runtime)]
@@ -420,7 +427,7 @@ def _link_partly(run: _RunCompiler, folder: Path, options: Sequence[str], *, che
     trial.unlink(missing_ok=True)
 
 
-def _partly_linked(folder: Path, *, checked: bool) -> Path:
+def _runtime_object(folder: Path, *, checked: bool) -> Path:
     return folder / f"{'checked' if checked else 'plain'}-runtime.o"
 
 

@@ -232,7 +232,7 @@ def _profile_rank(
         device, gpu = claim_for_torch(device, stack, rank_of_process(options.ranks), options.ranks)
     if options.ranks > 1:
         ranks = stack.enter_context(joined(options.ranks, device))
-    return _profile_on(options, _loaded(options, device, ranks), device, gpu, ranks, tell)
+    return _profile_loaded(options, _load(options, device, ranks), device, gpu, ranks, tell)
 
 
 def profile_sizes(
@@ -280,7 +280,7 @@ def profile_sizes(
         device, gpu = options.device, None
         if device != HOST:
             device, gpu = claim_for_torch(device, stack)
-        program = _loaded(options, device, ALONE)
+        program = _load(options, device, ALONE)
         for (batch, tokens), new in sorted(new_tokens.items()):
             sizes = dataclasses.replace(
                 options,
@@ -289,10 +289,10 @@ def profile_sizes(
                 prompt_tokens=tokens,
                 new_tokens=new,
             )
-            yield _profile_on(sizes, program, device, gpu, ALONE, tell)
+            yield _profile_loaded(sizes, program, device, gpu, ALONE, tell)
 
 
-def _loaded(options: ProfileOptions, device: str, ranks: Ranks) -> TorchProgram:
+def _load(options: ProfileOptions, device: str, ranks: Ranks) -> TorchProgram:
     with garbage_ignored():
         program = load_program(
             options.model,
@@ -307,7 +307,7 @@ def _loaded(options: ProfileOptions, device: str, ranks: Ranks) -> TorchProgram:
     return program
 
 
-def _profile_on(
+def _profile_loaded(
     options: ProfileOptions,
     program: TorchProgram,
     device: str,
@@ -417,7 +417,7 @@ def profile_program(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / POWER_CSV).unlink(missing_ok=True)  # belongs to an earlier trace
     steps = max(1, prompt.new_tokens)
-    with _running(program, prompt, device):
+    with _annotated_run(program, prompt, device):
         inputs = program.inputs(prompt, device)
         program.run(inputs, steps)  # warms up: libraries choose kernels and allocate memory
         recorder = CallRecorder(program.modules)
@@ -436,7 +436,7 @@ def profile_program(
                 sampler.finish(reads[-1].host_ns)
     # Before another profiler begins: PyTorch 2.11 writes times of 0 for these launches after that.
     write_trace(profiler, folder / TRACE)
-    with _running(program, prompt, device):
+    with _annotated_run(program, prompt, device):
         of_first_run = recorder.forms[: len(recorder.forms) // runs]
         graph_forms = _profile_graph(program, inputs, steps, folder, device, of_first_run)
     try:
@@ -470,7 +470,7 @@ def profile_program(
 
 
 @contextmanager
-def _running(program: TorchProgram, prompt: Prompt, device: str) -> Iterator[None]:
+def _annotated_run(program: TorchProgram, prompt: Prompt, device: str) -> Iterator[None]:
     """Let a program run, with its modules annotated.
 
     Raises:
@@ -484,7 +484,7 @@ def _running(program: TorchProgram, prompt: Prompt, device: str) -> Iterator[Non
     except InputError:
         raise
     except Exception as error:  # a function may raise anything
-        raise DeviceError(_failure(program, prompt, device, error)) from None
+        raise DeviceError(_failure_words(program, prompt, device, error)) from None
 
 
 def _profile_graph(
@@ -555,7 +555,7 @@ def _read_clocks() -> list[ClockRead]:
     return found
 
 
-def _failure(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
+def _failure_words(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
     import torch
 
     reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

@@ -45,10 +45,10 @@ def check_targets(targets: Sequence[ViewTarget], read: Iterable[Path] = ()) -> N
     Raises:
         InputError: a view would.
     """
-    inputs = set(map(_real, read))
+    inputs = set(map(_resolved, read))
     known: list[tuple[ViewTarget, Path]] = []
     for target in targets:
-        place = _real(target.path)
+        place = _resolved(target.path)
         _refuse_place(target.path)
         if place in inputs:
             raise InputError(
@@ -78,7 +78,7 @@ def check_writable(path: Path, *, folder: bool) -> None:
         check_room(target)
 
 
-def _real(path: Path) -> Path:
+def _resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
@@ -89,7 +89,7 @@ def _is_below(place: Path, target: ViewTarget, above: Path) -> bool:
 
 def _refuse_place(path: Path) -> None:
     """Refuse a path that a slip of the command line has made the path of a view."""
-    place = _real(path)
+    place = _resolved(path)
     if is_raw(place):
         raise InputError(
             f"{path} is where a run stores its measurements: choose another path for the view."

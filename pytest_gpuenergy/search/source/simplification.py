@@ -119,7 +119,7 @@ def _branch_edits(function: Node) -> Iterator[Edit]:
     """Yield edits that leave out branches which are never taken."""
     for node in nodes(function, "if_statement"):
         condition, kept = field(node, "condition"), field(node, "consequence")
-        truth = None if condition is None else _truth(bare(condition))
+        truth = None if condition is None else _constant_truth(bare(condition))
         if truth is None or kept is None or field(condition, "initializer") is not None:
             continue
         other = field(node, "alternative")
@@ -127,13 +127,13 @@ def _branch_edits(function: Node) -> Iterator[Edit]:
         yield Edit.of(node, node_text(taken) or ";")
 
 
-def _truth(condition: Node) -> bool | None:
+def _constant_truth(condition: Node) -> bool | None:
     """Return whether a condition without variables is true; None for others."""
     if condition.type in ("true", "false"):
         return condition.type == "true"
     denied = field(condition, "argument") if expression_operator(condition) == "!" else None
     if denied is not None:
-        truth = _truth(bare(denied))
+        truth = _constant_truth(bare(denied))
         return None if truth is None else not truth
     constants = [_constant(bare(side)) for side in sides(condition, "==", "!=") or ()]
     left, right = constants or (None, None)
@@ -162,7 +162,7 @@ def block_barriers(function: Node) -> Iterator[Edit]:
         if declaration is None or len(declaration.children_by_field_name("declarator")) != 1:
             continue
         waits = [
-            _wait(node)
+            _barrier_call(node)
             for node in nodes(function, "identifier")
             if node_text(node) == node_text(group) and node != group
         ]
@@ -171,7 +171,7 @@ def block_barriers(function: Node) -> Iterator[Edit]:
             yield from (Edit.of(wait, "__syncthreads()") for wait in waits if wait is not None)
 
 
-def _wait(node: Node) -> Node | None:
+def _barrier_call(node: Node) -> Node | None:
     """Return the call, a statement of its own, by which a group waits; None for other uses."""
     statement = next((n for n in ancestors(node) if n.type == "expression_statement"), None)
     call = None if statement is None else statement_call(statement)

@@ -43,24 +43,24 @@ _TILE = re.compile(r"\[\s*(?P<map>[^,\]]+?)\s*,\s*(?P<corner>\{[^}]*\}|[^,\]]+?)
 
 
 def memory_code(instruction: Instruction, names: Names) -> str:
-    """Return C++ for an instruction of this kind; it is empty for any other instruction."""
+    """Return C++ for an instruction that accesses memory; it is empty for any other."""
     opcode, operands = instruction.opcode, instruction.operands
     if found := _COPY.fullmatch(opcode):
-        return _copy(found, operands, names)
+        return _copy_code(found, operands, names)
     if found := _ACCESS.fullmatch(opcode):
-        return _access(found, operands, names)
+        return _access_code(found, operands, names)
     if found := _ATOMIC.fullmatch(opcode):
-        return _atomic(found, operands, names)
+        return _atomic_code(found, operands, names)
     if found := _TILE_LOAD.fullmatch(opcode) or _TILE_STORE.fullmatch(opcode):
-        return _tile(found, operands, names)
+        return _tile_code(found, operands, names)
     return ""
 
 
-def _copy(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """Translate an asynchronous copy.
+def _copy_code(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+    """Return C++ for an asynchronous copy.
 
-    Its operands are to, from, bytes, and possibly the bytes to read or a predicate that ignores the
-    source.
+    The operands are the destination, the source, the number of bytes, and possibly a fourth: how
+    many bytes to read (the rest become zero), or a predicate under which the source is ignored.
     """
     if len(operands) not in (3, 4) or not names.constant(operands[2]):
         return ""
@@ -76,7 +76,7 @@ def _copy(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
     return f"{HOST}copy_later_of<{only}>({to}, {source}, {size}, {zeros});"
 
 
-def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+def _access_code(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
     modifiers = found["modifiers"].split(".")[1:]
     unknown = set(modifiers) - _STRENGTHS - _SPACES - _SCOPES - _HINTS
     if any(not _LEVEL.fullmatch(modifier) for modifier in unknown):
@@ -101,7 +101,7 @@ def _access(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     return f"{HOST}{function}({address}, {values});"
 
 
-def _atomic(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+def _atomic_code(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
     modifiers, kind = set(found["modifiers"].split(".")) - {""}, found["type"]
     orders, operations = modifiers & _ORDERS, modifiers & _OPERATIONS.keys()
     if (
@@ -129,11 +129,12 @@ def _atomic(found: re.Match[str], operands: tuple[str, ...], names: Names) -> st
     return f"{names.target(operands[0])} = {call};" if returns else f"(void){call};"
 
 
-def _tile(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
-    """Translate a bulk copy of a tile of a tensor, or of pixels by im2col.
+def _tile_code(found: re.Match[str], operands: tuple[str, ...], names: Names) -> str:
+    """Return C++ for a bulk copy of a tile of a tensor, or of pixels by im2col.
 
-    The operands of a load are to, tile, barrier, the offsets of im2col, and possibly a mask of
-    blocks of the cluster to which it goes; those of a store are tile and from.
+    The operands of a load are the destination, the tile, the barrier, the offsets of im2col if any,
+    and possibly a mask of the cluster's blocks that receive it; those of a store are the tile and
+    the source.
     """
     groups, rank = found.groupdict(), int(found["rank"])
     loads, multicast = "multicast" in groups, bool(groups.get("multicast"))
