@@ -57,6 +57,8 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             are at different columns of A, and find less in the caches.
         start_cycles: the cycles of a launch in which no block works.
         cluster_cycles: the cycles until the blocks of a cluster have begun.
+        dividing_cycles: the cycles in which blocks that divide the steps of a tile wait for one
+            another to add their sums, besides reading these.
         cluster_m_share: the time of a step in a cluster of blocks along M, relative to others.
         cluster_n_share: the same along N.
         sums_share: the cycles in which a warpgroup adds 128 sums of a step to the totals.
@@ -98,6 +100,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sharing_share: float = 1.0
     start_cycles: float = 0.0
     cluster_cycles: float = 0.0
+    dividing_cycles: float = 0.0
     cluster_m_share: float = 1.0
     cluster_n_share: float = 1.0
     sums_share: float = 0.0

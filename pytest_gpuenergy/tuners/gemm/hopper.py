@@ -381,6 +381,8 @@ class HopperTiling(Tiling):
         stored = stored_as(gemm.output_type).itemsize * self.tile_m * self.tile_n
         storing = stored / costs.stored_bytes_per_cycle
         of_parts = 4 * self.tile_m * self.tile_n * (self.parts - 1) / self.parts
+        adding = of_parts / costs.parts_bytes_per_cycle
+        adding += costs.dividing_cycles * (self.parts > 1)
         loaded = self.loaded_bytes(gemm)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -391,7 +393,7 @@ class HopperTiling(Tiling):
                 * (1 + costs.far_share * _far(gemm) + costs.straddling_share * _straddles(gemm))
             ),
             preparing_cycles=self.preparing_cycles(gemm, costs),
-            last_cycles=storing / self.parts + of_parts / costs.parts_bytes_per_cycle,
+            last_cycles=storing / self.parts + adding,
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
