@@ -43,8 +43,8 @@ It is divided among all verdicts of a run, because any of them fails the run.
 MISS = 0.05
 """Largest chance that a kernel which is worse by exactly the limit is called SAME.
 
-SAME is a claim of non-inferiority about one kernel, with the error that is usual for such claims:
-5 % at one end. It is not divided among kernels, because a miss says nothing about the others.
+SAME states non-inferiority of one kernel, with the error that is usual for such statements: 5 % at
+one end. It is not divided among kernels, because a miss says nothing about the others.
 """
 
 CHANGED, UNCHANGED, SHIFT = 0.7, 0.2, 0.05

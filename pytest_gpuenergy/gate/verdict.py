@@ -147,7 +147,7 @@ def change_interval(
         doubts: what puts the change in doubt; those that are large are left out.
         metric: the metric.
         least: the least distance from the change at which a regression or an improvement is
-            claimed, as a logarithm.
+            certain, as a logarithm.
     """
     small = [doubt for doubt in doubts if not doubt.is_large]
     certain, single = (widened(at(tail=tail), small, metric, tail) for tail in (alarm, MISS))

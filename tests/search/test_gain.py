@@ -208,7 +208,7 @@ def test_a_tiny_gain_is_left_out_and_says_why(gains, compared):
     assert only is not None
     assert (only.id, only.accepted, only.rounds, only.candidates) == ("s1", False, 0, 12)
     assert only.message == (
-        "left out: by the search's own figures it takes 0.02% less time, too little to be claimed "
+        "left out: by the search's own figures it takes 0.02% less time, too little to be proven "
         "of the best of 12"
     )
 

@@ -13,7 +13,7 @@ from pytest_gpuenergy.emulator import Traffic, beyond_comparison
 from pytest_gpuenergy.kernels import Kernel, Launch
 from pytest_gpuenergy.search import read_searches, search_values
 
-WORDS = "the emulated GPU's model was not compared with kernels of this kind: no gain claimed"
+WORDS = "the emulated GPU's model was not compared with kernels of this kind: no gain proven"
 H200 = "NVIDIA H200"
 TILED = """
 // C = A B, by expf( in a comment
@@ -100,7 +100,7 @@ def test_every_output_says_that_no_gain_is_claimed(tmp_path, capsys):
     summary = json.loads((modelled / "summary.json").read_text())
     assert summary["improved"] == 0
     assert WORDS in summary["kernels"][0]["unclaimed"]
-    assert "no gain claimed" in (modelled / "summary.md").read_text()
+    assert "no gain proven" in (modelled / "summary.md").read_text()
     [page] = map(search_values, read_searches(modelled))
     assert page["gains"][0]["unclaimed"]
     assert optimize(spec, modelled, "--objective", "edp", "--resume", "--budget-builds", "2") == 0

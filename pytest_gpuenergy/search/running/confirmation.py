@@ -85,7 +85,7 @@ class Confirmation:
                     yield without_figures(
                         message=f"left out: by the search's own figures it takes "
                         f"{-math.expm1(change):.2%} less {bench.objective.label}, too little to be "
-                        f"claimed of the best of {candidates}"
+                        f"proven of the best of {candidates}"
                     )
                 return  # the next ones are no better
             states = self.states[baseline.id], self.states[node.id]

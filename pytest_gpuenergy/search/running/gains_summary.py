@@ -151,7 +151,7 @@ def _totals(summary: Summary) -> Iterator[str]:
     )
     if unclaimed := [kernel.name for kernel in summary.kernels if kernel.unclaimed]:
         yield (
-            "no gain claimed, because the emulated GPU's model was not compared with kernels of "
+            "no gain proven, because the emulated GPU's model was not compared with kernels of "
             f"this kind: {', '.join(unclaimed)}"
         )
     if unfinished := [kernel.name for kernel in summary.kernels if not kernel.finished]:

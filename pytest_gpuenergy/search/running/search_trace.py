@@ -79,7 +79,7 @@ def _comparison(gain: VariantGain) -> str:
         if (ends := gain.ratio_intervals.get(metric)) is not None
     ]
     verdict = "better" if gain.accepted else "not certainly better, and therefore not kept"
-    why = "it was certain" if gain.accepted else "a gain that could be claimed was out of reach"
+    why = "it was certain" if gain.accepted else "a gain that could be proven was out of reach"
     early = f" (ended early, because {why})"
     rounds = f"{gain.rounds} rounds{early if gain.ended_early else ''}"
     return (

@@ -131,7 +131,7 @@ class SearchBench:
         if difference is None:
             return ""
         return (
-            "the emulated GPU's model was not compared with kernels of this kind: no gain claimed "
+            "the emulated GPU's model was not compared with kernels of this kind: no gain proven "
             f"({difference})"
         )
 
