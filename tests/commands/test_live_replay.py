@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,13 @@ CAUTIOUS = """
 import torch
 
 value = torch.ones(8, 8)
+told = []
 
 
 def compute():
     product = value @ value
-    if torch.cuda.is_current_stream_capturing():
+    told.append(torch.cuda.is_current_stream_capturing())
+    if told[-1]:
         return product.relu() @ value
     return product.exp()
 """
@@ -312,8 +315,10 @@ class TestWithPyTorch:
 
     @pytest.mark.parametrize("runs", ["1", "2"])
     def test_calls_that_only_a_graph_makes_count_in_its_account(
-        self, tmp_path, runs, measured, monkeypatch, capsys
+        self, tmp_path, runs, monkeypatch, capsys
     ):
+        told: list[bool] = []
+        measured = host_stands_in(monkeypatch, lambda _: told.append(sys.modules[name].told[-1]))
         monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
         name, run = write_module(tmp_path, monkeypatch, CAUTIOUS), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run, "--runs", runs) == 0
@@ -325,7 +330,13 @@ class TestWithPyTorch:
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         operators = {one["id"]: one["operator"].split(".")[1] for one in calls}
         assert set(operators) < set(measured)
-        assert "step0-graph-from-host" in measured
+        steps = {key: one for key, one in zip(measured, told, strict=True) if "step" in key}
+        assert steps == {
+            "step0-graph": True,
+            "step0-eager": False,
+            "step0-graph-gaps": True,
+            "step0-graph-from-host": False,
+        }
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         counted = {
             one["level"]: {operators[part["call"]]: part["calls"] for part in one["parts"]}
@@ -335,6 +346,29 @@ class TestWithPyTorch:
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         (saving,) = report["changes"]
         assert saving["change"]["words"] == "capture the calls that are made from the host"
+
+    @pytest.mark.usefixtures("measured")
+    def test_the_card_is_not_heated_while_calls_are_profiled_alone(self, tmp_path, monkeypatch):
+        from pytest_gpuenergy.replay.play import turns
+
+        seen, launches = [], turns.launches
+
+        @contextmanager
+        def heating(_: Harness) -> Iterator[None]:
+            seen.append("heats")
+            yield
+            seen.append("has heated")
+
+        def launched(events: Any) -> Any:
+            seen.append("profiles calls")
+            return launches(events)
+
+        monkeypatch.setattr(Harness, "heating", heating)
+        monkeypatch.setattr(turns, "launches", launched)
+        name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        assert seen[:3] == ["heats", "has heated", "profiles calls"]
 
     def test_a_trace_is_written_before_another_profiler_begins(self, tmp_path, monkeypatch):
         from pytest_gpuenergy.replay.profile import profiling

@@ -117,7 +117,7 @@ def replay_plans(gpu: devices.Device) -> object:
     @cache
     def plan(source: BenchProfile) -> replay.ReplayPlan:
         return replay.choose_planner(gpu, source.folder, "model")(
-            source.profile, source.calls, source.calls, source.steps
+            source.profile, source.calls, source.calls, source.steps, lambda: None
         )
 
     return plan

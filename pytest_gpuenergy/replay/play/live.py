@@ -74,6 +74,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
+        has_loaded: Callable[[], object],
     ) -> ReplayPlan:
         name = source or profile.model
         program = load_program(
@@ -84,6 +85,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             device=device,
             ranks=ranks,
         )
+        has_loaded()
         in_order = sorted(chosen, key=lambda call: (not call.is_exchange, call.replayed_turns))
         if device.startswith("cuda"):
             torch.cuda.set_device(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -204,8 +205,9 @@ class RankReplay:
             self.station.check(setpoint)
         cache: CacheState = "cold" if self.options.cache == "cold" else "hot"
         harness = self.station.harness(cache=cache, min_launches=self.options.runs)
-        with harness.heating():  # loading the model takes seconds
-            plan = self.planner(profile, calls, chosen, steps)
+        with ExitStack() as heating:
+            heating.enter_context(harness.heating())  # loading the model takes seconds
+            plan = self.planner(profile, calls, chosen, steps, heating.close)
         if self.options.changes and plan.changes is None:
             raise InputError(
                 "--changes replays a model in changed forms, on one real GPU: leave it out where "

@@ -7,7 +7,7 @@ comes from the emulated card's model, which no recorded figure backs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,9 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         calls: Sequence[UniqueCall],
         chosen: Sequence[UniqueCall],
         steps: Sequence[int],
+        has_loaded: Callable[[], object],
     ) -> ReplayPlan:
+        has_loaded()
         if profile.device != device.name:
             raise InputError(
                 f"The figures in {folder} are those of {profile.device}, and {device.name} is "

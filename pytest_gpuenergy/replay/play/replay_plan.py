@@ -82,10 +82,12 @@ class ReplayPlan:
     windows: Sequence[Replayable] = ()
 
 
-Planner = Callable[
-    [ProfileRecord, Sequence[UniqueCall], Sequence[UniqueCall], Sequence[int]], ReplayPlan
-]
-"""Makes a plan from the record of a profile, all its calls, those to replay, and the steps."""
+Calls = Sequence[UniqueCall]
+Planner = Callable[[ProfileRecord, Calls, Calls, Sequence[int], Callable[[], object]], ReplayPlan]
+"""Makes a plan from the record of a profile, all its calls, those to replay, and the steps.
+
+The last argument is called when the program has been loaded. From then on, nothing else may use the
+GPU, or the profiler's times of calls alone include time slices of others."""
 
 
 def replayed_key(measurement: Measurement) -> str:

@@ -50,11 +50,6 @@ _COLD_FACTOR = 3
 _PROFILED = 24
 """How often each call is profiled alone."""
 
-_INTERRUPTED = 2.0
-"""The GPU time of a call, relative to the median, above which something has interrupted it: on an
-H200, a launch of a call that takes 0.1 ms took 2.6 ms, once in some profiles."""
-
-
 Replayed = TypeVar("Replayed", LiveCall, LiveChain)
 """What takes tensors and can be made again."""
 
@@ -429,8 +424,7 @@ def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[Trac
 
     Returns:
         For the calls of each, what a call launches, and the mean GPU time of the calls, as the
-        trace of the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median. Calls
-        that were interrupted do not count, see `_INTERRUPTED`.
+        trace of the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
     """
     numbers = count()
     functions = [own.rotating(lambda: record_function(f"call {next(numbers)}")) for own in turns]
@@ -452,11 +446,7 @@ def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[Trac
         if launch.call is not None:
             by_call[launch.call].append(launch)
     groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
-    found_by_turns = []
-    for group in groups:
-        times_us = [sum(launch.duration_us for launch in call) for call in group]
-        most_us = _INTERRUPTED * median(times_us)
-        found_by_turns.append(
-            (group[0], fmean(time_us for time_us in times_us if time_us <= most_us))
-        )
-    return found_by_turns
+    return [
+        (group[0], fmean(sum(launch.duration_us for launch in call) for call in group))
+        for group in groups
+    ]
