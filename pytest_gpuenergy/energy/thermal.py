@@ -36,6 +36,10 @@ _MIN_RISE_K = 3.0
 """The smallest rise of the temperature from which that share is estimated."""
 _LEVEL_ERROR_K = 1.5
 """The standard deviation, common to a run, of the temperature that the share does not explain."""
+_BURST_K = 40.0
+"""The standard deviation of the die's temperature at the end of a pause whose mean power is the
+greatest seen: twice the rise that is assumed of the die, since the last kernels draw more than the
+mean."""
 _ONSET_S = 0.8
 """The time after a change of load in which the die warms or cools."""
 _MAX_FEEDBACK = 0.5
@@ -146,8 +150,17 @@ class ThermalModel:
         return self._evidence.posterior(self._models, self._start.power_w, self._peak_w).cooling
 
     def add_pause(self, end: ThermalSample) -> None:
-        """Add the time since the last sample, in which no kernel ran, with its mean power."""
-        self._keep([end], np.array([end.time_s > self._end_s + _ONSET_S]), 0.0)
+        """Add the time since the last sample, in which no kernel was measured, with its mean power.
+
+        Kernels may have been verified meanwhile, until just before its end or long before. The die
+        follows within a second, so the more power there was, the less its temperature tells.
+        """
+        more_w = max(0.0, end.power_w - self._start.power_w)
+        self._keep(
+            [end],
+            np.array([end.time_s > self._end_s + _ONSET_S]),
+            _BURST_K * more_w / max(self._peak_w, end.power_w),
+        )
 
     def add_run(self, run: Sequence[ThermalSample]) -> None:
         """Add a complete run of one kernel, from its start."""

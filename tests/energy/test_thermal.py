@@ -305,6 +305,21 @@ def test_a_second_session_knows_sooner_where_a_card_settles(sink_k_per_w):
     assert abs(second.settled_c - end_c) < 2 * second.error_k
 
 
+def test_kernels_that_are_verified_in_a_pause_do_not_make_the_heat_sink_large():
+    """The die is warm at the end of such a pause, whose mean power is low."""
+    card = Card(sink_k_per_w=0.003, sink_s=25.0)
+    model = ThermalModel(card.rest(), gpu="NVIDIA H200")
+    for load_w in (540.0, 600.0, 480.0):
+        model.add_run(card.run(load_w, 4.0))
+        pause = [*card.run(card.idle_w, 1.2), *card.run(500.0, 0.4)]
+        mean_w = float(np.mean([one.power_w for one in pause]))
+        model.add_pause(pause[-1]._replace(power_w=mean_w))
+    run = card.run(540.0, 2.0)
+    settling = model.settling(run, 8)
+    assert abs(settling.settled_c - card.temperature_c(540.0, 540.0)) < 1.0
+    assert settling.gain_error < 0.007
+
+
 def test_a_short_session_leaves_no_less_than_the_name_of_the_gpu_tells():
     """Two kernels of some seconds leave another kind of heat sink possible."""
     card = Card(sink_k_per_w=0.003, sink_s=25.0)
