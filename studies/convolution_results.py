@@ -555,7 +555,7 @@ def plot(layers: Sequence[Layer]) -> dict[str, Any]:
 
     looks = {"field": "kernel", "type": "nominal", "sort": None, "title": None}
     return {
-        "title": f"Convolutions on one {layers[0].about['gpu']}: each point is a layer",
+        "title": f"Convolutions on {layers[0].about['gpu']}s: each point is a layer",
         "data": {"values": list(values.values())},
         "width": 520,
         "height": 400,

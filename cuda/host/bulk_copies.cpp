@@ -98,6 +98,14 @@ void add_row(Pieces& pieces, const TensorMap& map, char* shared, char* global, l
   }
 }
 
+// Of the first element of a row: an H200 refuses tiles and pixels alike.
+void check_first(const TensorMap& map, int first) {
+  long long bytes = first * (long long)map.strides[0];
+  if (bytes % swizzled_chunk_bytes)
+    fault("runtime", "%s copies a box that begins %lld bytes into a row, which is no multiple of 16: cards "
+          "call this an illegal instruction", here().c_str(), bytes);
+}
+
 void check_box_place(const TensorMap& map, const char* shared, size_t rows) {
   check_shared_place(shared, rows * map.box[0] * map.strides[0],
                      map.swizzle == widest_swizzle ? pattern_bytes : tile_alignment);
@@ -107,10 +115,7 @@ Pieces pieces_of_tile(const TensorMap& map, const int* corner, char* shared, lon
   size_t row_bytes = map.box[0] * map.strides[0], rows = 1;
   for (int k = 1; k < map.rank; ++k) rows *= map.box[k];
   check_box_place(map, shared, rows);
-  long long first_bytes = corner[0] * (long long)map.strides[0];
-  if (first_bytes % swizzled_chunk_bytes)
-    fault("runtime", "%s copies a box that begins %lld bytes into a row, which is no multiple of 16: cards "
-          "call this an illegal instruction", here().c_str(), first_bytes);
+  check_first(map, corner[0]);
   Pieces pieces;
   for (size_t row = 0; row < rows; ++row) {
     char* global = map.base;
@@ -145,6 +150,7 @@ Pieces pieces_of_pixels(const TensorMap& map, const int* first, const int* offse
             offset, k, most);
   }
   check_box_place(map, shared, map.box[1]);
+  check_first(map, first[0]);
   Pieces pieces;
   for (int pixel = 0; pixel < map.box[1]; ++pixel) {
     char* global = map.base;

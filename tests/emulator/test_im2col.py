@@ -68,6 +68,8 @@ def test_only_what_is_read_of_the_tensor_is_traffic(runner, tmp_path):
     [
         ({"first": (0, 7, 1, 0)}, "pixels from 7 on in dimension 1, .* goes from -1 to 6"),
         ({"first": (0, 3, -2, 0)}, "pixels from -2 on in dimension 2, .* goes from -1 to 4"),
+        ({"first": (2, 3, 1, 0)}, "begins 8 bytes into a row, which is no multiple of 16"),
+        ({"first": (-3, 3, 1, 0)}, "begins -12 bytes into a row, which is no multiple of 16"),
         ({"offsets": (256, 0)}, "an offset of 256 in dimension 1: 0 to 255 are possible"),
         ({"offsets": (0, 65535)}, "an offset of 65535 in dimension 2: 0 to 255 are possible"),
         ({"tensor_map": replace(IMAGES, im2col=None, box=(8, 4, 4, 1))},
