@@ -122,6 +122,8 @@ def load_run(config: pytest.Config) -> RunPlugin:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Prepare the fleet, unless this process is one of its workers or no items will run."""
     fleet = FLEET.text(config)
+    if fleet == "" and FLEET.stated(config):
+        return  # an empty option switches the ini file's fleet off
     if fleet is not None and not hasattr(config, "workerinput") and runs_items(config):
         from pytest_gpuenergy.pytest_plugin import prepare
 

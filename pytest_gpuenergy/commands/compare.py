@@ -10,6 +10,7 @@ from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     add_output_arguments,
+    tell,
     write_outcome,
 )
 from pytest_gpuenergy.commands.runs import check_outputs, find_runs
@@ -87,6 +88,8 @@ def run(arguments: Namespace) -> int:
     (new,) = find_runs([arguments.new] if arguments.new else [])
     comparison = gate.compare(reports.load_report(base), reports.load_report(new), settings)
     write_comparison(comparison, arguments)
+    if comparison.base.run_id == comparison.new.run_id:
+        tell(f"Run {comparison.new.run_id} was compared with itself: name an earlier one as BASE.")
     return 0 if comparison.passed else 1
 
 

@@ -101,9 +101,9 @@ def _print(hosts: list[fleets.ProbedHost], specs: list[str]) -> None:
         if host.problem is not None:
             print(f"{host.title}: {host.problem}")
         for gpu in host.gpus:
-            for what, reason in (("measures", gpu.no_measuring), ("is capped", gpu.no_capping)):
+            for what, reason in (("measure", gpu.no_measuring), ("be capped", gpu.no_capping)):
                 if reason is not None:
-                    print(f"{host.title}, GPU {gpu.index} {what} not: {reason}")
+                    print(f"{host.title}, GPU {gpu.index} cannot {what}: {reason}")
     for spec in specs:
         print(f"--tx {shlex.quote(spec)}")
     if not specs:

@@ -240,8 +240,8 @@ def _open(spec: str, *, writes: str = "") -> Iterator[devices.Gpu]:
     with open_gpu(spec) as gpu:
         if writes and gpu.emulated and spec == "auto":
             raise InputError(
-                f"powercap {writes} finds no NVIDIA GPU, whose limit it could write: gpuenergy "
-                "doctor tells why; to write that of the emulated one, give --gpu-device emulated."
+                f"powercap {writes} finds no NVIDIA GPU whose settings it could change: gpuenergy "
+                "doctor tells why; to change those of the emulated one, give --gpu-device emulated."
             )
         yield gpu
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
@@ -38,6 +39,7 @@ from pytest_gpuenergy.support import DeviceError, FormError, InputError, decode,
 SLURM_PLACE = "slurm"
 """The name of a host that Slurm chooses."""
 
+_SRUN = "srun"
 _MIN_WAIT_S = 120.0
 """The minimum time for a host to answer, whatever ``wait=`` says, because it may start slowly."""
 
@@ -91,6 +93,8 @@ def find_slots(
     """
     check_fleet_device(device)
     if isinstance(fleet, SlurmFleet):
+        if shutil.which(_SRUN) is None:
+            raise _missing(_SRUN, "Slurm")
         return FoundSlots((_slurm_slot(fleet, project),) * fleet.count)
     hosts = ask_hosts(fleet, device, project)
     if one_model:
@@ -167,7 +171,7 @@ def ask_hosts(fleet: Fleet | None, device: str, project: str) -> list[ProbedHost
             )
     wait_s = max(fleet.wait_s, _MIN_WAIT_S)
     if isinstance(fleet, SlurmFleet):
-        return _ask_together(srun_probe(fleet, device, project), wait_s, "srun", "Slurm")
+        return _ask_together(srun_probe(fleet, device, project), wait_s, _SRUN, "Slurm")
     return _ask_together(ray_probe(fleet, device, project), wait_s, "", "Ray")
 
 
@@ -222,10 +226,14 @@ def _ask_together(
             "wait=SECONDS."
         ) from None
     except OSError:
-        raise DeviceError(f"{program} is missing: run this where {engine} is installed.") from None
+        raise _missing(program, engine) from None
     if not answers:
         raise DeviceError(f"{engine} lists no host: {problem}")
     return answers
+
+
+def _missing(program: str, engine: str) -> DeviceError:
+    return DeviceError(f"{program} is missing: run this where {engine} is installed.")
 
 
 def _probe(command: Sequence[str], wait_s: float) -> tuple[list[ProbedHost], str]:

@@ -188,8 +188,6 @@ def summary(comparison: Comparison) -> str:
         high = median(change.high - change.value for change in changes)
         words += f"; intervals extend by {signed_percent(low)} and {signed_percent(high)} (median)"
     words += f": {'passed' if comparison.passed else 'FAILED'}"
-    if comparison.base.run_id == comparison.new.run_id:
-        words += ", but a run was compared with itself"
     return f"{words}{loss(comparison)}"
 
 

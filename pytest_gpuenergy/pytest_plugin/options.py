@@ -39,6 +39,8 @@ class PytestOptions:
 
     Attributes:
         powercap: None where it is not given; so is ``smclock``.
+        powercap_named: whether the command line, not the ini file, gives ``powercap``.
+        smclock_named: whether the command line gives ``smclock``.
         setpoints_named: labels of the setpoints in ids on the command line.
         preheat_s: most seconds to heat the card up; None if it depends on the number of items.
         seed: seed of the last inputs; None if one is drawn.
@@ -56,6 +58,8 @@ class PytestOptions:
     device: str
     powercap: str | None
     smclock: str | None
+    powercap_named: bool
+    smclock_named: bool
     setpoints_named: tuple[str, ...]
     strict_powercap: bool
     json_path: Path | None
@@ -120,6 +124,8 @@ class PytestOptions:
             device=device,
             powercap=powercap,
             smclock=smclock,
+            powercap_named=declared.POWERCAP.given(config) is not None,
+            smclock_named=declared.SMCLOCK.given(config) is not None,
             setpoints_named=tuple(setpoints_named(config)),
             strict_powercap=bool(declared.STRICT_POWERCAP.value(config)),
             json_path=_path(config, declared.JSON),

@@ -107,7 +107,7 @@ class SessionCard:
         """
         if not self.named.words:
             device, options = self.device, self._options
-            # What the options do not name may be named by ids on the command line.
+            # What its options do not name may be named by ids on the command line.
             every = device.emulated and not options.verify_only
             caps, clocks = options.powercap, options.smclock
             named = NamedSetpoints.of(
@@ -117,8 +117,8 @@ class SessionCard:
                 device,
                 options.setpoints_named,
                 options.root,
-                any_cap=caps is None,
-                any_clock=clocks is None,
+                any_cap=not options.powercap_named,
+                any_clock=not options.smclock_named,
             )
         return self.named.setpoints
 

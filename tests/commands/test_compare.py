@@ -63,7 +63,9 @@ def test_a_good_run_ends_with_0_and_a_bad_one_with_1(make_run, capsys):
 
 def test_a_run_that_is_its_own_baseline_is_no_quiet_success(make_run):
     make_run("a", measurement())
-    assert printed("a").endswith(": passed, but a run was compared with itself\n")
+    assert ended(0, "compare", "a").err == (
+        "Run a was compared with itself: name an earlier one as BASE.\n"
+    )
 
 
 def test_without_a_limit_nothing_fails(make_run):

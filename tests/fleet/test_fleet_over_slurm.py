@@ -21,6 +21,14 @@ def test_item(number):
 """
 
 
+@pytest.mark.usefixtures("no_programs")
+def test_without_slurm_one_sentence_says_so(run_fleet, pytester):
+    pytester.makepyfile(test_item=ITEMS)
+    result = run_fleet('slurm:"--partition gpu" x2')
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: srun is missing: run this where Slurm is installed."])
+
+
 @pytest.mark.slow
 def test_tasks_that_cannot_measure_or_start_are_left_out(hosts, run_fleet, pytester):
     (hosts.project / "test_scale.py").unlink()

@@ -76,7 +76,7 @@ def test_hosts_behind_ssh_are_listed_in_their_order(hosts, capsys):
     assert code == 0
     assert [line.split()[0] for line in lines[1:3]] == ["h1", "h2"]
     assert lines[3] == "h3: ssh: Could not resolve hostname h3."
-    assert lines[4].startswith("h1, GPU 0 measures not: process 4711 is using it")
+    assert lines[4].startswith("h1, GPU 0 cannot measure: process 4711 is using it")
     (spec,) = [execnet.XSpec(shlex.split(line)[1]) for line in lines[5:]]
     question = "print(__import__('os').environ['GPUENERGY_EMULATED_HOST'])"
     answer = subprocess.run(

@@ -24,6 +24,11 @@ def ids(result: pytest.RunResult) -> list[str]:
     return [line for line in result.stdout.lines if "::" in line]
 
 
+def test_a_cap_in_an_id_comes_before_those_of_the_ini_file(project):
+    name = "test_scale.py::test_scale[300W]"
+    assert ids(project.run(name, "-o", "powercap=1,current", *DRY)) == [name]
+
+
 @pytest.mark.parametrize(
     "cap", ["300W", pytest.param("450W", marks=pytest.mark.thorough), "current"]
 )
