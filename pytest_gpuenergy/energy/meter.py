@@ -43,8 +43,10 @@ _STEADY_S = 1.0
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
-_REMEMBERED_S = 10.0
-"""The least time between two writes of the meter's memory."""
+_REMEMBERED_S = 60.0
+"""The time from the first reading to the first write of the meter's memory, and the least time
+between two writes. After half a minute, an H200 was taken for one with a large heat sink
+(docs/notes/temperature.md)."""
 
 MIN_PAUSE_S = 5.0
 """The shortest pause after which a card has cooled down."""
@@ -410,7 +412,7 @@ class WarmthWatch:
         self._device = device
         self._history = history
         self._memory = memory
-        self._remembered_s = -math.inf
+        self._remembered_s = 0.0
         self._model: ThermalModel | None = None
         self._edges: list[Edge] = []
         self.readings_c: list[int | None] = []
@@ -424,6 +426,7 @@ class WarmthWatch:
             return
         pause = ThermalSample(self._device.clock.now_s(), power_w, temperature_c)
         if self._model is None:
+            self._remembered_s = pause.time_s
             self._model = ThermalModel(pause, self._known_cooling(), self._device.name)
         else:
             self._model.add_pause(pause)
