@@ -44,8 +44,8 @@ COMMANDS = {
 }
 """Subcommands and what ``--help`` says of each, a module in `pytest_gpuenergy.commands`."""
 
-_LEAVE_AS_FOUND = ("doctor", "powercap")
-"""Commands that report what a killed run left, so its power limit must not be restored before."""
+_LEAVE_AS_FOUND = ("doctor", "hosts", "powercap")
+"""Commands that only report, or report what a killed run left before they restore it."""
 
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them

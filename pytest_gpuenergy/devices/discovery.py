@@ -120,7 +120,6 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
     for ordinal, gpu in enumerate(cuda_uuids()):
         try:
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.encode())
-            name = gpu_name(nvml, handle)
         except nvml.NVMLError as error:
             message = (
                 f"CUDA sees {gpu} but NVML does not ({error}): check the driver with nvidia-smi."
@@ -132,7 +131,12 @@ def find_gpus() -> tuple[GuardedNvml, list[FoundGpu]]:
                     "own: name a whole GPU in CUDA_VISIBLE_DEVICES."
                 )
             raise DeviceError(message) from None
-        found.append(FoundGpu(ordinal, gpu, name, handle))
+        try:
+            found.append(FoundGpu(ordinal, gpu, gpu_name(nvml, handle), handle))
+        except nvml.NVMLError as error:
+            raise DeviceError(
+                f"{gpu} does not answer NVML ({error}): see nvidia-smi and dmesg."
+            ) from None
     return nvml, found
 
 

@@ -164,6 +164,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(own_folders, m
 def test_restore_undoes_a_killed_run_and_then_what_was_set():
     assert main(["powercap", "set", "300", *H200]) == 0
     killed_run(500)
+    assert main(["hosts", "--gpu-device", "emulated:h200"]) == 0  # it changes nothing
     assert state()["power_limit_w"] == 500.0
     assert main(["powercap", "restore", *H200]) == 0
     assert state()["power_limit_w"] == 700.0

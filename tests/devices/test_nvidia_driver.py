@@ -204,6 +204,20 @@ except DeviceError as error:
     )
 
 
+def test_a_gpu_that_has_a_handle_and_no_name_is_no_mig_instance(driver):
+    code = """
+from pytest_gpuenergy.devices import find_gpus
+from pytest_gpuenergy.support import DeviceError
+try:
+    find_gpus()
+except DeviceError as error:
+    print(error)
+"""
+    assert driver.run(code, STUB_FAIL="nvmlDeviceGetName=15").endswith(
+        " does not answer NVML (GPU is lost): see nvidia-smi and dmesg.\n"
+    )
+
+
 def test_one_lost_gpu_does_not_hide_the_others(driver):
     checks = doctor(driver, STUB_FAIL="nvmlDeviceGetUUID=15@2", STUB_CUDA="1")
     assert checks["GPU 1"] == "broken: it does not answer: GPU is lost"
