@@ -234,18 +234,32 @@ class TestWithPyTorch:
     def test_the_layers_of_an_export_do_what_those_of_the_model_do(self, both, step):
         import torch
 
-        from pytest_gpuenergy.replay import CallRecorder, Prompt, capture_step, load_program
+        from pytest_gpuenergy.replay import (
+            CallRecorder,
+            Prompt,
+            capture_step,
+            load_program,
+            told_of_capture,
+        )
+
+        def calls_made(program, function):
+            recorder = CallRecorder(program.modules)
+            with recorder:
+                function()
+            return [(one.operator, one.arguments) for one in recorder.forms]
 
         run, file = both
         found = []
         for name in (str(run.parent / "model"), str(file)):
             program = load_program(name, dtype="float32", attention="auto", seed=0, device="cpu")
             with torch.inference_mode():
-                _, levels = capture_step(program, program.inputs(Prompt(8, 4), "cpu"), step)
-                recorder = CallRecorder(program.modules)
-                with recorder:
-                    levels["layers"][0]()
-            found.append([(one.operator, one.arguments) for one in recorder.forms])
+                inputs = program.inputs(Prompt(8, 4), "cpu")
+                whole, levels = capture_step(program, inputs, step)
+                plain = calls_made(program, whole)
+                with told_of_capture(True):
+                    if calls_made(program, whole) != plain:
+                        pytest.skip("this release of transformers calls something else in a graph")
+                found.append(calls_made(program, levels["layers"][0]))
         assert found[0] == found[1]
 
     @pytest.mark.slow
