@@ -92,7 +92,7 @@ def test_what_does_not_compile_ahead_is_told_in_its_turn(tmp_path, monkeypatch):
     launch = launch_with(grid=["ceil_div(N, 32 * ITEMS)"])  # nothing else can be changed
     spec = write(tmp_path, spec_with(source=source, launch=launch))
     every = GraphExplorer.likely_next
-    monkeypatch.setattr(GraphExplorer, "foreseen", lambda one, _: every(one, 20))
+    monkeypatch.setattr(GraphExplorer, "likely_next", lambda one, _: every(one, 20))
     assert optimize(spec, tmp_path / "out", "--budget-builds", "3") == 0
     nodes = state_of(tmp_path / "out")["nodes"]
     assert [node["outcome"] for node in nodes] == ["correct", *["compile"] * 3]
