@@ -79,6 +79,10 @@ class _Body:
     def thresholds(self) -> Collection[Threshold]:
         return self.device.thresholds
 
+    @property
+    def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        return {}
+
     def run(self, order_seed: int = 0) -> None:
         del order_seed
         arrays: dict[str, Any] = {}

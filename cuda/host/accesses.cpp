@@ -82,6 +82,7 @@ Shadow* tensor_access(uintptr_t at, unsigned bytes, Use use, const void* site) {
   bool write = use != reads;
   for (Shadow& shadow : tensor_shadows) {
     if (!shadow.contains(at)) continue;
+    if (shadow.was_read && !write) shadow.mark_read(at, bytes);
     if (!site || use == updates) return &shadow;
     (write ? traffic.global_written : traffic.global_read) += bytes;
     warps_access(write ? global_store : global_load, at, bytes, site);
@@ -277,7 +278,7 @@ const Hooks cuhost_hooks = {launch_begins, block_begins,     block_pauses,  judg
                             leaves_cluster, phase_event,
                             passes_on,     learns,           passes_on_outside,
                             learns_outside, sends,           receives,
-                            order_async_begins, order_async_ends, async_access, record_comparisons, print_comparisons};
+                            order_async_begins, order_async_ends, async_access, record_comparisons, print_comparisons, print_unread};
 
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }

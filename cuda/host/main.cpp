@@ -275,8 +275,9 @@ void inspect(const Runs& runs) {
   forget_stores();
   keep_contents();
   cuhost_hooks.record_comparisons(true);
-  check_launches(false);
+  bool all = check_launches(false);
   cuhost_hooks.print_comparisons();
+  if (all) cuhost_hooks.print_unread();
   answer(1, cpu_seconds() - began);
 }
 

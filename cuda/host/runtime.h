@@ -245,6 +245,7 @@ struct Hooks {
   void (*async_access)(uintptr_t at, unsigned bytes, bool write, const void* site);
   void (*record_comparisons)(bool on);
   void (*print_comparisons)();
+  void (*print_unread)();
 };
 
 extern "C" {

@@ -1,6 +1,7 @@
 // Tables of cells; their pages cost nothing until they are used.
 #include "shadow.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <sys/mman.h>
@@ -36,6 +37,10 @@ void release(T*& memory, size_t count) {
 
 size_t cells_of(size_t bytes, int shift) { return (bytes >> shift) + 2; }
 size_t sectors_of(size_t bytes) { return (bytes >> 5) + 2; }
+size_t words_of(size_t bytes) { return (bytes >> 6) + 2; }
+
+constexpr size_t most_noted_bytes = 64 << 20;  // of an input whose reads are noted
+constexpr size_t most_ranges = 32;             // of an input that are told
 
 bool is_empty(const Cell& cell) { return !(cell.write | cell.read); }
 bool is_empty(const StrongCell& cell) { return !(cell.write | cell.read); }
@@ -72,6 +77,7 @@ void Shadow::cover(uintptr_t start, size_t length, bool is_global, bool counts_r
   release(strong, cells_of(bytes, shift));
   release(sites, cells_of(bytes, shift));
   release(read_by, sectors_of(bytes));
+  if (bytes != length) release(was_read, words_of(bytes));
   low = start;
   bytes = length;
   shift = 2;
@@ -91,6 +97,40 @@ void Shadow::refine() {
 
 void Shadow::make_strong() {
   if (!strong) strong = allocate<StrongCell>(cells_of(bytes, shift));
+}
+
+void Shadow::mark_read(uintptr_t at, unsigned length) {
+  size_t first = at - low, bit = first & 63;
+  uint64_t mask = (1ull << length) - 1;
+  was_read[first >> 6] |= mask << bit;
+  if (bit + length > 64) was_read[(first >> 6) + 1] |= mask >> (64 - bit);
+}
+
+void print_unread() {
+  for (size_t k = 0; k < tensor_shadows.size(); ++k) {
+    const Shadow& shadow = tensor_shadows[k];
+    if (!shadow.was_read) continue;
+    std::vector<std::pair<size_t, size_t>> ranges;
+    for (size_t byte = 0; byte < shadow.bytes;) {
+      uint64_t word = shadow.was_read[byte >> 6];
+      if (!(byte & 63) && word == ~0ull) {
+        byte += 64;
+        continue;
+      }
+      bool unread = !(word >> (byte & 63) & 1);
+      if (unread && !ranges.empty() && ranges.back().second == byte) ++ranges.back().second;
+      else if (unread) ranges.emplace_back(byte, byte + 1);
+      ++byte;
+    }
+    printf("%s unread %s", plan.token, plan.tensors[k].name.c_str());
+    // The first and the last of them, and others between them, evenly.
+    size_t count = std::min(ranges.size(), most_ranges);
+    for (size_t n = 0; n < count; ++n) {
+      const auto& range = ranges[count == ranges.size() ? n : n * (ranges.size() - 1) / (count - 1)];
+      printf(" %zu %zu", range.first, range.second);
+    }
+    printf("\n");
+  }
 }
 
 void use_shared_shadows(int slot) {
@@ -148,7 +188,10 @@ void cover_memory() {
   for (size_t k = 0; k < tensor_shadows.size(); ++k) {
     const Tensor& tensor = plan.tensors[k];
     tensor_shadows[k].cover((uintptr_t)tensor.payload, tensor.bytes, true, true);
-    tensor_shadows[k].read_only = !tensor.writable;
+    Shadow& shadow = tensor_shadows[k];
+    shadow.read_only = !tensor.writable;
+    if (shadow.read_only && !shadow.was_read && tensor.bytes <= most_noted_bytes)
+      shadow.was_read = allocate<uint64_t>(words_of(tensor.bytes));
   }
 }
 

@@ -42,6 +42,7 @@ struct Shadow {
   StrongCell* strong = nullptr;  // none until there is a strong access
   ReadSites* sites = nullptr;    // none unless the plan defers races
   uint32_t* read_by = nullptr;   // the last block that read a sector of a tensor
+  uint64_t* was_read = nullptr;  // a bit for each byte of an input that any run has read
   bool global = false, read_only = false;
   int slot = -1;                 // of the block, in a cluster: others may access its shared memory
 
@@ -53,12 +54,14 @@ struct Shadow {
   void cover(uintptr_t start, size_t length, bool is_global, bool counts_readers);
   void refine();                 // to one cell a byte
   void make_strong();            // let `strong` have cells
+  void mark_read(uintptr_t at, unsigned length);  // of at most 16 bytes
 };
 
 extern std::vector<Shadow> tensor_shadows;
 extern Shadow* recent_shared;  // the shared variable, or dynamic shared memory, accessed last
 
 void cover_memory();           // of the launch that begins
+void print_unread();           // a line of the answer for each input: what no run has read of it
 bool in_program(uintptr_t at);
 // The running block's, where it is one of a cluster.
 void cover_shared_memory(int slot);

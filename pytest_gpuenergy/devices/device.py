@@ -188,6 +188,14 @@ class Loaded(Relaunching, Protocol):
     def thresholds(self) -> Collection[Threshold]:
         """What the runs so far have compared with; empty on a device that cannot observe it."""
 
+    @property
+    def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """Ranges of bytes, by input, that no run so far has read: from the first up to the second.
+
+        It is empty on a device that cannot observe reads, and does not list all where there are
+        many.
+        """
+
     def run(self, order_seed: int = 0) -> None:
         """Run all launches once, in place on the arenas, with fresh workspaces.
 

@@ -11,7 +11,7 @@ import hashlib
 import io
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
@@ -38,6 +38,7 @@ from pytest_gpuenergy.workloads import (
     is_floating,
     largest,
     least,
+    numbers,
     repeated,
     unit_roundoff,
 )
@@ -77,6 +78,8 @@ class Drawing:
         sparse: the number of a sparse drawing, see `Edges`; otherwise 0.
         uniform: the number of a uniform drawing, see `Edges`; otherwise 0.
         literals: numbers near which some inputs are drawn, unless the drawing is ordinary.
+        deciding: ranges of flat places, by input, that have its greatest values if the sign is 1,
+            and its least if it is -1; all else is as in the ordinary inputs.
     """
 
     seed: int
@@ -84,11 +87,12 @@ class Drawing:
     sparse: int = 0
     uniform: int = 0
     literals: tuple[float, ...] = ()
+    deciding: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = ()
 
     @property
     def is_shared(self) -> bool:
         """Whether all kernels of a workload share the drawing."""
-        return not (self.sparse or self.uniform or self.literals)
+        return not (self.sparse or self.uniform or self.literals or self.deciding)
 
 
 @dataclass(frozen=True)
@@ -368,6 +372,12 @@ def _drawn(draw: _Draw) -> dict[str, Array]:
 def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
     if reach == _ORDINARY:
         return workload.draw_inputs(drawing.seed)
+    if drawing.deciding:
+        inputs = dict(workload.draw_inputs(drawing.seed))
+        types = {tensor.name: tensor.dtype for tensor in workload.inputs}
+        for name, ranges in drawing.deciding:
+            inputs[name] = _exchanged(inputs[name], types[name], ranges, drawing.sign)
+        return inputs
     # With a single output, such as a minimum of positive inputs, a value close to 0 hides the rest.
     several = any(tensor.size > 1 for tensor in workload.outputs)
     reached, zeros, equal = REACHES[reach]
@@ -383,6 +393,24 @@ def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
         uniform=drawing.uniform,
     )
     return workload.draw_inputs(drawing.seed, edges)
+
+
+def _exchanged(values: Array, dtype: str, ranges: Sequence[tuple[int, int]], sign: int) -> Array:
+    """Return a copy in which the greatest values, or the least, have changed places with others.
+
+    Args:
+        values: the elements.
+        dtype: their type.
+        ranges: flat places, from the first up to the second, at which the extremes are to be.
+        sign: 1 for the greatest values, -1 for the least.
+    """
+    flat = values.reshape(-1).copy()
+    wanted = np.concatenate([np.arange(begin, end) for begin, end in ranges])
+    ascending = np.argsort(numbers(flat, dtype), kind="stable")
+    present = ascending[-wanted.size :] if sign > 0 else ascending[: wanted.size]
+    there, here = np.setdiff1d(present, wanted), np.setdiff1d(wanted, present)
+    flat[there], flat[here] = flat[here], flat[there]
+    return flat.reshape(values.shape)
 
 
 def _path(workload: Workload, drawing: Drawing) -> Path:

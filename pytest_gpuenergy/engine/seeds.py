@@ -8,7 +8,7 @@ import math
 import operator
 import re
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,13 @@ from pytest_gpuenergy.devices import Threshold
 from pytest_gpuenergy.engine.references import FORMAT, Drawing, forget_reference, is_large
 from pytest_gpuenergy.kernels import AnyKernel, Kernel, without_comments
 from pytest_gpuenergy.support import FormError, cache_dir, decode, encode, keep_for_later
-from pytest_gpuenergy.workloads import UNIFORM, UNIFORM_FLOATS, Workload, is_floating
+from pytest_gpuenergy.workloads import (
+    UNIFORM,
+    UNIFORM_FLOATS,
+    Workload,
+    is_floating,
+    stored_as,
+)
 
 SEEDS = (0, 1)
 """The fixed seeds: of ordinary inputs, and of negative ones with edges."""
@@ -148,6 +154,43 @@ def drawings_near(
     return [Drawing(drawings[-1].seed, sign, literals=literals) for sign in (1, -1)]
 
 
+def drawings_deciding(
+    unread: Mapping[str, Sequence[tuple[int, int]]],
+    drawings: Sequence[Drawing],
+    workload: Workload,
+) -> list[Drawing]:
+    """Return further drawings, in which what a kernel has not read has the extremes of its input.
+
+    A kernel whose outputs select, such as a maximum, may leave out a part of its input, and is
+    right as long as no extreme lies there. There are no further drawings if the kernel has read
+    everything, or if the reference of a large workload would have to be computed again.
+
+    Args:
+        unread: ranges of bytes, by input, see `Loaded.unread`.
+        drawings: those that it was verified on, see `drawings_of`.
+        workload: what it computes.
+    """
+    if len(drawings) <= len(SEEDS) or is_large(workload) or not _draws_each_element(workload):
+        return []
+    deciding = []
+    for tensor in workload.inputs:
+        size = stored_as(tensor.dtype).itemsize
+        inside = [(-(-begin // size), end // size) for begin, end in unread.get(tensor.name, ())]
+        if places := tuple(each for each in inside if each[0] < each[1]):
+            deciding.append((tensor.name, places))
+    if not deciding:
+        return []
+    return [Drawing(drawings[0].seed, sign, deciding=tuple(deciding)) for sign in (1, -1)]
+
+
+def _draws_each_element(workload: Workload) -> bool:
+    """Return whether edges may be drawn: a kind's own `make_inputs` is not used for everything."""
+    kind = type(workload)
+    return bool(workload.inputs) and (
+        kind.make_inputs is Workload.make_inputs or kind.draw_inputs is not Workload.draw_inputs
+    )
+
+
 def _is_small(workload: Workload) -> bool:
     elements = sum(tensor.size for tensor in workload.tensors)
     return elements <= _SMALL_ELEMENTS and workload.flops <= _SMALL_FLOPS
@@ -160,11 +203,7 @@ def _sparse_drawings(workload: Workload) -> int:
     inputs, it has more, so that extremes are in many places. So does a workload that is not small,
     up to a number of elements. Other workloads need none: the mixtures have enough slices.
     """
-    kind = type(workload)
-    if not workload.inputs or (
-        kind.make_inputs is not Workload.make_inputs
-        and kind.draw_inputs is Workload.draw_inputs  # which then uses make_inputs for everything
-    ):
+    if not _draws_each_element(workload):
         return 0
     elements = sum(tensor.size for tensor in workload.tensors)
     outputs = max(tensor.size for tensor in workload.outputs)

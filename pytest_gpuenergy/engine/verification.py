@@ -28,7 +28,13 @@ from pytest_gpuenergy.engine.references import (
     case_of,
     is_large,
 )
-from pytest_gpuenergy.engine.seeds import SEEDS, drawings_near, drawings_of, drawn_seed
+from pytest_gpuenergy.engine.seeds import (
+    SEEDS,
+    drawings_deciding,
+    drawings_near,
+    drawings_of,
+    drawn_seed,
+)
 from pytest_gpuenergy.kernels import AnyKernel, Job
 from pytest_gpuenergy.record import Correctness
 from pytest_gpuenergy.support import (
@@ -189,8 +195,13 @@ def _errors(
 
         def runs() -> Iterator[tuple[Drawing, Future[Case]]]:
             yield from zip(drawings, cases, strict=True)
-            if near_literals:
-                for drawing in drawings_near(loaded.thresholds, drawings, workload):
+            if not near_literals:
+                return
+            for further in (
+                drawings_near(loaded.thresholds, drawings, workload),
+                drawings_deciding(loaded.unread, drawings, workload),
+            ):
+                for drawing in further:
                     case: Future[Case] = Future()
                     case.set_result(make_case(workload, drawing, device.arrays))
                     yield drawing, case

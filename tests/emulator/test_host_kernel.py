@@ -394,3 +394,66 @@ def test_a_kernel_that_is_right_on_both_sides_of_its_threshold_passes(device):
         loaded.run(order_seed=1)
         found = [each.value for each in loaded.thresholds if each.real]
     assert found == [pytest.approx(3000**0.5 * 0.77, rel=1e-6)]
+
+
+def selecting(less, skipped, result):
+    """A kernel that looks for an extreme of 10,007 numbers, but not at all of them."""
+    text = f"""
+    extern "C" __global__ void k(const float *x, {result} *y) {{
+        __shared__ float best[256];
+        __shared__ int at[256];
+        int t = threadIdx.x;
+        best[t] = x[t], at[t] = t;
+        for (int i = t + 256; i < 10007; i += 256) {{
+            if ({skipped}) continue;
+            if (x[i] {less} best[t]) best[t] = x[i], at[t] = i;
+        }}
+        __syncthreads();
+        for (int d = 128; d; d /= 2) {{
+            bool other = t < d && (best[t + d] {less} best[t]
+                || (best[t + d] == best[t] && at[t + d] < at[t]));
+            if (other) best[t] = best[t + d], at[t] = at[t + d];
+            __syncthreads();
+        }}
+        if (t == 0) y[0] = {"at" if result == "int" else "best"}[0];
+    }}"""
+    function = f"{'arg' if result == 'int' else ''}{'max' if less == '>' else 'min'}"
+    tensors = (
+        Tensor("x", (10007,), "float32", "input"),
+        Tensor("y", (1,), "int32" if result == "int" else "float32", "output"),
+    )
+    workload = Contract(
+        "select", tensors, lambda inputs: {"y": np.reshape(getattr(np, function)(inputs["x"]), 1)}
+    )
+    return Kernel(text, (Launch("k", (1, 1, 1), (256, 1, 1), ("x", "y")),)), workload
+
+
+@pytest.mark.parametrize(
+    ("less", "skipped", "result"),
+    [
+        (">", "i == 5000", "float"),
+        ("<", "i == 5000", "int"),
+        ("<", "i >= 1000 && i < 1100", "float"),
+    ],
+)
+def test_what_a_selection_does_not_look_at_is_made_to_decide(device, less, skipped, result):
+    with raises("correctness", "of y .* wrong"):
+        verify_on_device(device, *selecting(less, skipped, result), drawn=3)
+
+
+def test_a_selection_that_looks_at_everything_has_no_further_runs(device):
+    kernel, workload = selecting("<", "false", "float")
+    verify_on_device(device, kernel, workload, drawn=3)
+    for skipped, unread in (
+        ("false", []),
+        ("i == 5000 || i / 10 == 700", [5000, *range(7000, 7010)]),
+    ):
+        kernel, _ = selecting("<", skipped, "float")
+        with seeded_arenas(workload, 0) as arenas, device.load(job_of(kernel), arenas) as loaded:
+            loaded.run()
+            assert not loaded.unread
+            loaded.run(order_seed=1)
+            found = [
+                place for begin, end in loaded.unread["x"] for place in range(begin // 4, end // 4)
+            ]
+        assert found == unread

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -82,6 +82,7 @@ class FakeLoaded:
     arenas: Mapping[str, Arena]
     timeout_s: float
     thresholds = ()
+    unread: ClassVar[dict[str, Any]] = {}
 
     def run(self, order_seed: int = 0) -> None:
         self.device.calls.append((order_seed, self.timeout_s))

@@ -397,6 +397,11 @@ class _WorkerKernel:
         """None: the hardware tells of no comparison."""
         return ()
 
+    @property
+    def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """None: the hardware tells of no read."""
+        return {}
+
     def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads
         if self._opened_in is None:
             self._device._use(self._timeout_s, "open", *self._subject)

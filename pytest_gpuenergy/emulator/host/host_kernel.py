@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -90,6 +90,11 @@ class HostKernel:
     def thresholds(self) -> Collection[Threshold]:
         """What the inspected runs have compared with."""
         return self._inspector.compared if self._inspector is not None else ()
+
+    @property
+    def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """What none of the inspected runs has read of each input, see `Loaded.unread`."""
+        return self._inspector.unread if self._inspector is not None else {}
 
     def run(self, order_seed: int = 0) -> None:
         """Run the kernel once."""

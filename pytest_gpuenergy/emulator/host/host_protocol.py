@@ -34,6 +34,7 @@ _OUTCOMES: dict[str, Outcome] = {
 _RAN = re.compile(r"ran (\d{1,18}) (\d{1,9}\.\d{6})")
 _WAITING = re.compile(r"waiting (\d{1,18}) (\d{1,18})")
 _FAULT = re.compile(r"fault (\S+) (.+)", re.DOTALL)
+_UNREAD = re.compile(r"unread (\S{1,300})((?: \d{1,15} \d{1,15})*)")
 _COMPARED = re.compile(r"compared((?: [fi]-?\d[\d.e+-]{0,30})*)")
 _MAX_ANSWER_BYTES = 1 << 20
 """The length of an answer from which on it must be the kernel that writes."""
@@ -213,6 +214,7 @@ class ProcessAnswers:
     Attributes:
         compared: the numbers that inspected runs have compared others with, see comparisons.cpp:
             ``f`` or ``i``, for real numbers or integers, and the number.
+        unread: by input, the ranges of bytes that no inspected run has read, see shadow.cpp.
     """
 
     def __init__(self, entry: str) -> None:
@@ -224,6 +226,7 @@ class ProcessAnswers:
         self._lines: list[str] = []
         self._waiting: tuple[str, ...] = ()
         self.compared: dict[str, None] = {}
+        self.unread: dict[str, list[tuple[int, int]]] = {}
 
     def ask(self) -> str:
         """Return the token of a new question, or of the last one if it has no answer yet."""
@@ -258,6 +261,9 @@ class ProcessAnswers:
                 self._waiting = waiting.groups()
             elif compared := _COMPARED.fullmatch(text):
                 self.compared |= dict.fromkeys(compared[1].split())
+            elif unread := _UNREAD.fullmatch(text):
+                ends = list(map(int, unread[2].split()))
+                self.unread[unread[1]] = list(zip(ends[::2], ends[1::2], strict=True))
             else:
                 self._lines.append(text)
 

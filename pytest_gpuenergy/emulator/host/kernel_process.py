@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import IO
@@ -128,6 +128,11 @@ class KernelProcess:
     def compared(self) -> Collection[Threshold]:
         """What the runs so far have compared with, if they were inspected."""
         return [Threshold(float(word[1:]), word[0] == "f") for word in self._answers.compared]
+
+    @property
+    def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
+        """What no run has read of each input, see `Loaded.unread`, if all runs were inspected."""
+        return self._answers.unread
 
     def finish(self) -> list[str]:
         """Let the process end and return the profiles among its answers.
