@@ -398,6 +398,9 @@ def _draw(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
 def _exchanged(values: Array, dtype: str, ranges: Sequence[tuple[int, int]], sign: int) -> Array:
     """Return a copy in which the greatest values, or the least, have changed places with others.
 
+    Elsewhere, the greatest value becomes the least one, or the reverse: where few values occur, as
+    in flags, the extreme would be everywhere.
+
     Args:
         values: the elements.
         dtype: their type.
@@ -406,10 +409,14 @@ def _exchanged(values: Array, dtype: str, ranges: Sequence[tuple[int, int]], sig
     """
     flat = values.reshape(-1).copy()
     wanted = np.concatenate([np.arange(begin, end) for begin, end in ranges])
-    ascending = np.argsort(numbers(flat, dtype), kind="stable")
-    present = ascending[-wanted.size :] if sign > 0 else ascending[: wanted.size]
+    order = np.argsort(sign * numbers(flat, dtype).astype(np.float64), kind="stable")
+    present = order[-wanted.size :]
+    extreme, opposite = flat[order[-1]], flat[order[0]]
     there, here = np.setdiff1d(present, wanted), np.setdiff1d(wanted, present)
     flat[there], flat[here] = flat[here], flat[there]
+    elsewhere = np.ones(flat.size, bool)
+    elsewhere[wanted] = False
+    flat[elsewhere & (flat == extreme)] = opposite
     return flat.reshape(values.shape)
 
 

@@ -457,3 +457,19 @@ def test_a_selection_that_looks_at_everything_has_no_further_runs(device):
                 place for begin, end in loaded.unread["x"] for place in range(begin // 4, end // 4)
             ]
         assert found == unread
+
+
+def test_flags_that_a_kernel_does_not_look_at_are_the_only_ones_of_their_kind(device):
+    text = """
+    extern "C" __global__ void k(const unsigned char *x, unsigned char *y) {
+        int all = 1;
+        for (int i = threadIdx.x; i < 10007; i += 256)
+            if (i < 100 || i >= 200) all &= x[i];
+        all = __syncthreads_and(all);
+        if (threadIdx.x == 0) y[0] = all != 0;
+    }"""
+    tensors = (Tensor("x", (10007,), "bool", "input"), Tensor("y", (1,), "bool", "output"))
+    workload = Contract("all", tensors, lambda inputs: {"y": np.reshape(inputs["x"].all(), 1)})
+    kernel = Kernel(text, (Launch("k", (1, 1, 1), (256, 1, 1), ("x", "y")),))
+    with raises("correctness", "of y .* wrong"):
+        verify_on_device(device, kernel, workload, drawn=3)
