@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -155,7 +155,7 @@ class _CudaFunctions:
             if body is None or passed.parameter >= len(parameters):
                 raise _ReadError
             name = _declared_name(parameters[passed.parameter])
-            yield from _aliases_passed_on(name, lambda names, body=body: self._uses(body, names))  # type: ignore[misc]
+            yield from _aliases_passed_on(name, partial(self._uses, body))
 
     def _uses(self, body: Node, names: set[str]) -> Iterator[_Use]:
         if names & self._in_macros:
