@@ -190,10 +190,10 @@ class Loaded(Relaunching, Protocol):
 
     @property
     def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """Ranges of bytes, by input, that no run so far has read: from the first up to the second.
+        """The bytes of each input that no run so far has read, as ranges with their ends excluded.
 
-        It is empty on a device that cannot observe reads, and does not list all where there are
-        many.
+        Nothing is listed on a device that cannot observe reads, and only some of the ranges where
+        there are many.
         """
 
     def run(self, order_seed: int = 0) -> None:

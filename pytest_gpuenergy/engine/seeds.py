@@ -184,7 +184,10 @@ def drawings_deciding(
 
 
 def _draws_each_element(workload: Workload) -> bool:
-    """Return whether edges may be drawn: a kind's own `make_inputs` is not used for everything."""
+    """Return whether single elements may be drawn anew, because the kind of workload allows it.
+
+    A kind with a `make_inputs` of its own, and without `draw_inputs`, makes each input as a whole.
+    """
     kind = type(workload)
     return bool(workload.inputs) and (
         kind.make_inputs is Workload.make_inputs or kind.draw_inputs is not Workload.draw_inputs

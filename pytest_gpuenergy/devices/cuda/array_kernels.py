@@ -65,7 +65,9 @@ def array_kernels() -> Kernel:
 
 
 class KernelMath(ArrayMath):
-    """Computes with our kernels if arrays are contiguous and their types known, or else with CuPy.
+    """Functions on a GPU's arrays, by our kernels if an array is contiguous and its type is known.
+
+    CuPy computes what our kernels cannot.
 
     Args:
         binary: returns the compiled `array_kernels`; None where nobody compiles them, and CuPy's

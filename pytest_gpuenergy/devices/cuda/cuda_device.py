@@ -394,12 +394,12 @@ class _WorkerKernel:
 
     @property
     def thresholds(self) -> Collection[Threshold]:
-        """None: the hardware tells of no comparison."""
+        """Nothing, because the hardware does not tell what is compared."""
         return ()
 
     @property
     def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """None: the hardware tells of no read."""
+        """Nothing, because the hardware does not tell what is read."""
         return {}
 
     def run(self, order_seed: int = 0) -> None:  # noqa: ARG002 -- the hardware orders threads

@@ -93,7 +93,7 @@ class HostKernel:
 
     @property
     def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """What none of the inspected runs has read of each input, see `Loaded.unread`."""
+        """The bytes of each input that no inspected run has read, see `Loaded.unread`."""
         return self._inspector.unread if self._inspector is not None else {}
 
     def run(self, order_seed: int = 0) -> None:

@@ -131,7 +131,7 @@ class KernelProcess:
 
     @property
     def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:
-        """What no run has read of each input, see `Loaded.unread`, if all runs were inspected."""
+        """The bytes of each input that no inspected run has read, see `Loaded.unread`."""
         return self._answers.unread
 
     def finish(self) -> list[str]:

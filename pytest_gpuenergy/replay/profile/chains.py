@@ -1,4 +1,4 @@
-"""Records chains of calls that a model makes, each of which takes the results of those before.
+"""Chains of calls that a model makes, each of which takes the results of those before it.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -279,7 +279,7 @@ class _OpenChain:
 
 
 class ChainRecorder(CallRecorder):
-    """Records chains of the calls that a model makes, see `LiveChain`.
+    """A recorder that keeps chains of the calls that a model makes, see `LiveChain`.
 
     Args:
         modules: See `CallRecorder`.

@@ -1,7 +1,7 @@
-"""Sets back what a program has changed for its next run, so that each finds what the first found.
+"""Functions that can be called again and again, because what a call has changed is set back.
 
-A static cache of keys and values, for example, counts its tokens in place: run again and again, its
-program would write beyond the cache, which ends the process on a GPU.
+A static cache of keys and values, for example, counts its tokens in place. If its program ran again
+and again, it would write beyond the cache, which ends the process on a GPU.
 
 Imports PyTorch: import this module only where it is needed.
 """
@@ -24,7 +24,7 @@ from pytest_gpuenergy.replay.profile.capture import (
 
 
 class StateChanges(CallRecorder):
-    """Notes the tensors that a run changes, if they exist before and after it.
+    """A recorder that also notes the tensors that a run changes, if they outlive the run.
 
     A Triton kernel may change each tensor that it takes, but none of the model's parameters.
 
@@ -42,7 +42,7 @@ class StateChanges(CallRecorder):
         self._made: set[int] = set()
 
     def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """See `CallRecorder`."""
+        """Note what a call may change, and record the call as `CallRecorder` does."""
         is_counted = not self.is_inside
         if is_counted:
             self.is_inside = True  # copies do not count
@@ -82,11 +82,11 @@ class StateChanges(CallRecorder):
 
 
 def with_state_kept(function: Callable[[], Any], modules: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a function that calls ``function``, and sets back what this has changed for the next.
+    """Return a function that calls ``function``, and then sets back what the call has changed.
 
-    Integers that a call changes are set back, such as the number of tokens in a cache. What else it
-    changes is set back only if a second call, which finds these integers as the first one did,
-    changes it again. What is written to the same place of a cache is not.
+    Integers that a call changes are set back, such as the number of tokens in a cache. Then a
+    second call is made. A floating-point tensor is set back only if this call changes it once more:
+    a cache, to whose same place both calls write the same, is left as it is.
 
     Args:
         function: The function, which is called twice if it changes anything.
