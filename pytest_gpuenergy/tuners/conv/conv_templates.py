@@ -271,8 +271,11 @@ class NarrowParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a convolution with few output and more input channels in a group."""
-        if not isinstance(workload, Conv2d):
+        """Return whether it is a convolution with few output and more input channels in a group.
+
+        With elements of 16 bits, tensor cores were faster on an H200 nevertheless.
+        """
+        if not isinstance(workload, Conv2d) or workload.element_bytes == 2:
             return False
         of_input, of_output = _group(workload)
         return of_output <= _NARROW and of_input > _FEW_CHANNELS

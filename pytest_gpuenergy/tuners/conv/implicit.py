@@ -702,8 +702,7 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
 
 def is_collected(conv: Conv2d) -> bool:
     """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
-    whole = 8 if conv.element_bytes == 2 else 2
-    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % whole != 0
+    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % 8 != 0
 
 
 @dataclass(frozen=True)
