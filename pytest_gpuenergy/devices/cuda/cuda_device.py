@@ -99,7 +99,8 @@ class CudaDevice(Device):
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
-        self._with_context: int | None = None  # process ID of the worker that has a context
+        self._with_context: set[int] = set()  # process IDs of workers that have had a context
+        self._beginning: Thread | None = None  # creates the next worker's context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -203,7 +204,7 @@ class CudaDevice(Device):
             self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
-            yield _WorkerRepeater(self, job.timeout_s)
+            yield _WorkerRepeater(self, job.timeout_s, apart=job.apart)
         finally:
             if job.apart:
                 self._renew_worker()
@@ -273,9 +274,8 @@ class CudaDevice(Device):
     @property
     def processes(self) -> frozenset[int]:
         found = {os.getpid()} if has_context(self.ordinal) else set()
-        if self._with_context is not None and self._with_context == self._worker.pid:
-            found.add(self._with_context)
-        return frozenset(found)
+        alive = {pid for pid in (self._worker.pid, self._next_worker.pid) if pid is not None}
+        return frozenset(found | (self._with_context & alive))
 
     def describe(self) -> dict[str, str]:
         nvml = self.nvml
@@ -351,12 +351,34 @@ class CudaDevice(Device):
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
+    def _begin_next_context(self) -> None:
+        """Have the next worker, if it has started, create its context; nothing may be timed."""
+        worker = self._next_worker
+        if not self._shares_memory or (pid := worker.pid) is None:
+            return
+
+        def begin() -> None:
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
+                worker.call("begin_context", timeout_s=_SHARING_S)
+
+        self._await_context()
+        self._with_context.add(pid)
+        self._beginning = Thread(target=begin, name="next-context", daemon=True)
+        self._beginning.start()
+
+    def _await_context(self) -> None:
+        """Wait until no worker is creating a context, which would disturb what is timed."""
+        if self._beginning is not None:
+            self._beginning.join()
+            self._beginning = None
+
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
         try:
             return self._call(timeout_s, method, *arguments)
         finally:
-            self._with_context = self._worker.pid
+            if (pid := self._worker.pid) is not None:
+                self._with_context.add(pid)
 
     def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
         """Relaunch in the worker, see `Relaunching.relaunch`."""
@@ -439,11 +461,30 @@ class _RemoteRepeater(ABC):
 
 
 class _WorkerRepeater(_RemoteRepeater):
-    """A kernel that runs back to back in the device's worker."""
+    """A kernel that runs back to back in the device's worker.
 
-    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
+    The next worker creates its context, which takes half a second, while the results of one apart
+    are checked.
+    """
+
+    def __init__(self, device: CudaDevice, timeout_s: float, *, apart: bool) -> None:
         self._device = device
         self._timeout_s = timeout_s
+        self._apart = apart
+
+    def start(self) -> None:
+        self._device._await_context()
+        super().start()
+
+    def stop(self) -> Timeline:
+        timeline = super().stop()
+        if self._apart:
+            self._device._begin_next_context()
+        return timeline
+
+    def launch(self, count: int) -> Launches:
+        self._device._await_context()
+        return super().launch(count)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         yield from self._device._relaunched(self._timeout_s, once)
