@@ -204,7 +204,7 @@ class CudaDevice(Device):
             self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
-            yield _WorkerRepeater(self, job.timeout_s, apart=job.apart)
+            yield _WorkerRepeater(self, job.timeout_s)
         finally:
             if job.apart:
                 self._renew_worker()
@@ -227,6 +227,20 @@ class CudaDevice(Device):
 
         if self._shares_memory:
             Thread(target=begin, name="context", daemon=True).start()
+
+    def begin_next_context(self) -> None:
+        worker = self._next_worker
+        if not self._shares_memory or (pid := worker.pid) is None:  # it has not been started
+            return
+
+        def begin() -> None:
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
+                worker.call("begin_context", timeout_s=_SHARING_S)
+
+        self._await_context()
+        self._with_context.add(pid)
+        self._beginning = Thread(target=begin, name="next-context", daemon=True)
+        self._beginning.start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
@@ -351,21 +365,6 @@ class CudaDevice(Device):
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
-    def _begin_next_context(self) -> None:
-        """Have the next worker, if it has started, create its context; nothing may be timed."""
-        worker = self._next_worker
-        if not self._shares_memory or (pid := worker.pid) is None:
-            return
-
-        def begin() -> None:
-            with suppress(GpuEnergyError):  # whoever needs the process next starts another
-                worker.call("begin_context", timeout_s=_SHARING_S)
-
-        self._await_context()
-        self._with_context.add(pid)
-        self._beginning = Thread(target=begin, name="next-context", daemon=True)
-        self._beginning.start()
-
     def _await_context(self) -> None:
         """Wait until no worker is creating a context, which would disturb what is timed."""
         if self._beginning is not None:
@@ -461,26 +460,15 @@ class _RemoteRepeater(ABC):
 
 
 class _WorkerRepeater(_RemoteRepeater):
-    """A kernel that runs back to back in the device's worker.
+    """A kernel that runs back to back in the device's worker."""
 
-    The next worker creates its context, which takes half a second, while the results of one apart
-    are checked.
-    """
-
-    def __init__(self, device: CudaDevice, timeout_s: float, *, apart: bool) -> None:
+    def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
-        self._apart = apart
 
     def start(self) -> None:
         self._device._await_context()
         super().start()
-
-    def stop(self) -> Timeline:
-        timeline = super().stop()
-        if self._apart:
-            self._device._begin_next_context()
-        return timeline
 
     def launch(self, count: int) -> Launches:
         self._device._await_context()

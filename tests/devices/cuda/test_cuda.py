@@ -185,6 +185,7 @@ def test_the_next_process_begins_to_use_the_gpu_while_results_are_checked(device
     with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
         repeater.start()
         repeater.stop()
+        device.begin_next_context()
         repeater.start()  # once nothing disturbs it
         assert [method for _, method in workers[1].calls] == ["begin_context"]
         assert device.processes == {workers[0].pid, workers[1].pid}
@@ -195,6 +196,7 @@ def test_where_one_process_may_be_on_the_gpu_the_next_one_waits(device, workers)
     with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
         repeater.start()
         repeater.stop()
+        device.begin_next_context()
         repeater.launch(1)
         assert workers[1].calls == []
 
