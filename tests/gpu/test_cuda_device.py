@@ -29,6 +29,8 @@ from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.gpu
 N = 1 << 20
+LARGE = 1 << 22
+"""The elements from which on arrays are compared where they are, on the GPU."""
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, float factor) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -42,12 +44,12 @@ def double(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"y": 2.0 * inputs["x"]}
 
 
-def workload() -> Contract:
+def workload(size: int = N) -> Contract:
     return Contract(
         "scale",
-        (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output")),
+        (Tensor("x", (size,), "float32", "input"), Tensor("y", (size,), "float32", "output")),
         double,
-        flops=N,
+        flops=size,
         values=(Scalar("factor", "float32", 2.0),),
     )
 
@@ -314,7 +316,7 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
   float* own = *(float* volatile*)&chosen;
   bool leave = %s;
   __syncthreads();
-  for (int i = threadIdx.x; i < 65536 && !leave; i += 1024) y[i] = factor * x[i];
+  for (int i = threadIdx.x; i < %d && !leave; i += 1024) y[i] = factor * x[i];
   __syncthreads();
   if (threadIdx.x) return;
   calls = call + 1;
@@ -324,18 +326,15 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
 """One block, whose threads all see the calls before theirs, and the buffer of call 2000."""
 
 
-def counting(gpu: Device, leave: str, cache: CacheState) -> Measurement:
-    """Measured with a kernel that leaves its output alone where the condition holds."""
+def counting_kernel(leave: str, size: int = 65536) -> Kernel:
+    """A kernel that leaves its output alone where the condition holds."""
     launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
-    short = Contract(
-        "short",
-        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
-        double,
-        flops=65536,
-        values=(Scalar("factor", "float32", 2.0),),
-    )
-    kernel = Kernel(COUNTING % leave, (launch,))
-    return Harness(gpu, cache=cache).measure_kernel(kernel, short, Subject("t", "s"))
+    return Kernel(COUNTING % (leave, size), (launch,))
+
+
+def counting(gpu: Device, leave: str, cache: CacheState) -> Measurement:
+    harness = Harness(gpu, cache=cache)
+    return harness.measure_kernel(counting_kernel(leave), workload(65536), Subject("t", "s"))
 
 
 @pytest.mark.parametrize("cache", CACHE_STATES)
@@ -367,17 +366,19 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(gpu, leave, cache):
     ["call % 7 == 6", "call >= 20", "call >= 1000", "call > 100 && call % 31", "call % 31 == 30"],
 )
 def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(gpu, leave):
-    launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
-    short = Contract(
-        "short",
-        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
-        double,
-        values=(Scalar("factor", "float32", 2.0),),
-    )
     for _ in range(3):  # not by chance
         with pytest.raises(KernelFault, match=r"\d+ of 65536 elements of y ") as raised:
-            verify_on_device(gpu, Kernel(COUNTING % leave, (launch,)), short)
+            verify_on_device(gpu, counting_kernel(leave), workload(65536))
         assert raised.value.outcome == "correctness"
+
+
+def test_outputs_that_stay_on_the_gpu_are_made_wrong_there(gpu):
+    if gpu.arrays is None:
+        pytest.skip("needs a GPU that takes more than one process")
+    verify_on_device(gpu, counting_kernel("call < 0", LARGE), workload(LARGE))
+    lazy = counting_kernel("y[0] == factor * x[0]", LARGE)
+    with pytest.raises(KernelFault, match=rf"Correct at first, .*\d+ of {LARGE} elements of y "):
+        verify_on_device(gpu, lazy, workload(LARGE))
 
 
 ADDING = """
