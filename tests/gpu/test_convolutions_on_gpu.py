@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
 from pytest_gpuenergy.tuning import TemplateParameters, card_resources
@@ -47,12 +45,6 @@ TRIED = 3
 """The kernels of each convolution that are verified: those that a search tries first."""
 INSTRUCTIONS = {"implicit": "HGMMA", "implicit_mma": "HMMA"}
 TYPES = {"3xtf32": "TF32", "tf32": "TF32", "float16": "F16", "bfloat16": "BF16"}
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
