@@ -139,6 +139,17 @@ def test_it_multiplies_batches_and_groups(device, layout, several, end):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
+@pytest.mark.parametrize("end", [{"bias": True}, {"activation": "gelu_tanh"}])
+def test_sums_that_would_be_rounded_before_their_end_are_not_split(device, end):
+    with host():
+        rounded, wide = (
+            offered(device, Gemm("g", 19, 13, 33, "tn", mode, **end))
+            for mode in ("float16", "tf32")
+        )
+    assert [one.origin.details["algorithm"] for one in rounded] == [7]
+    assert [one.origin.details["algorithm"] for one in wide] == [7, 9, ON_TENSOR_CORES]
+
+
 def test_each_group_with_rows_is_a_call_with_an_algorithm(device):
     gemm = Gemm("g", 19, 13, 33, groups=(4, 0, 4, 11))
     with host():
