@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import record_space
 import search_strategies as bench
+from t4 import RecordedSpace, read_t4
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.search import RecordedSpace, SearchParameters, read_t4
+from pytest_gpuenergy.search import SearchParameters
 from pytest_gpuenergy.tuning import card_resources
 
 COMMITTED = Path(bench.__file__).parent / "spaces" / "simt-1024-h200-estimated.json.gz"
