@@ -104,18 +104,12 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser(first).parse_args(words)
     with printable_output():
         remove_leftovers()
-        if arguments.command not in _LEAVE_AS_FOUND:
-            _restore_after_dead_runs()
+        if arguments.command not in _LEAVE_AS_FOUND and control.dead_run_uuids():
+            for sentence in control.restore_dead_runs():
+                commands.tell(sentence)
         arguments.command_line = words
         code: int = arguments.run(arguments)
     return code
-
-
-def _restore_after_dead_runs() -> None:
-    """Restore the power limits of killed processes."""
-    if control.dead_run_uuids():
-        for sentence in control.restore_dead_runs():
-            commands.tell(sentence)
 
 
 def build_parser(command: str = "") -> ArgumentParser:

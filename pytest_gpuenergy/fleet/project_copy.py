@@ -33,7 +33,11 @@ def persistent_copy(sent: Path, name: str) -> Path:
     if not is_folder(copy):
         _make_copy(sent, copy, results=state_dir("fleet", name, HOME))
     os.utime(copy)  # it is in use
-    _remove_unused(copies)
+    oldest_s = time.time() - _COPY_LIFETIME_S
+    with os.scandir(copies) as entries:
+        unused = [entry.path for entry in entries if entry.stat().st_mtime < oldest_s]
+    for path in unused:
+        shutil.rmtree(path, ignore_errors=True)
     return copy
 
 
@@ -55,12 +59,3 @@ def _make_copy(sent: Path, copy: Path, *, results: Path) -> None:
         ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)  # where it has not become the copy
-
-
-def _remove_unused(copies: Path) -> None:
-    """Remove the copies that have not been used for long, of any version."""
-    oldest_s = time.time() - _COPY_LIFETIME_S
-    with os.scandir(copies) as entries:
-        unused = [entry.path for entry in entries if entry.stat().st_mtime < oldest_s]
-    for path in unused:
-        shutil.rmtree(path, ignore_errors=True)

@@ -84,22 +84,18 @@ def sweep(place: Path) -> None:
         return
     for folder in folders:
         with contextlib.suppress(OSError):  # another user's, or already gone
-            _remove_if_abandoned(folder)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    descriptor = os.open(folder, _FOLDER)
-    try:
-        status, pid = os.fstat(descriptor), int(folder.name.split("-")[1])
-        # A living process may have just created the folder, and be about to lock it.
-        is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
-        if status.st_uid == os.geteuid() and not is_new and lock(descriptor, wait=False):
-            repositories = worktree_repositories(folder)
-            shutil.rmtree(folder, ignore_errors=True)
-            for repository in repositories:
-                forget_removed_worktrees(repository)
-    finally:
-        os.close(descriptor)
+            descriptor = os.open(folder, _FOLDER)
+            try:
+                status, pid = os.fstat(descriptor), int(folder.name.split("-")[1])
+                # A living process may have just created the folder, and be about to lock it.
+                is_new = start_ticks(pid) is not None and time.time() - status.st_mtime < _LOCKING_S
+                if status.st_uid == os.geteuid() and not is_new and lock(descriptor, wait=False):
+                    repositories = worktree_repositories(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    for repository in repositories:
+                        forget_removed_worktrees(repository)
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager
