@@ -144,8 +144,9 @@ def promising(
 ) -> list[int]:
     """Return the positions in ``batch`` of candidates whose power to measure, fastest first.
 
-    These are the fastest quarter of those that ran, except candidates that would not become the
-    best even at the lowest power and the least slowdown seen so far. A search for time has none.
+    The fastest quarter of the candidates that ran is measured, without those that could not become
+    the best even with the lowest power and the least slowdown seen so far. A search for time
+    measures none.
 
     Args:
         objective: what is minimized.

@@ -94,7 +94,7 @@ _MAX_GROUPS = 1024
 
 @dataclass(frozen=True)
 class Gemm(SumsOfProducts):
-    """C = activation(A B + bias) + residual, where the end, what follows A B, may be left out.
+    """C = activation(A B + bias) + residual; what follows A B, the end, is optional.
 
     A has M x K, B has K x N and C has M x N elements; C is stored row by row. The bias has one
     element for each column of C, and the residual is stored as C is. A kernel adds and applies the
