@@ -50,7 +50,7 @@ _LEAVE_AS_FOUND = ("doctor", "hosts", "powercap")
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
 _PATIENCE_S = 1.0
-"""How long an interrupted command waits for a reference that another thread computes."""
+"""The time for which an interrupted command waits for a reference that another thread computes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -53,19 +53,19 @@ _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
 _REMEMBERED = 3
-"""How many archives are kept in memory: those of the three seeds of a workload."""
+"""The number of archives kept in memory: one for each of the three seeds of a workload."""
 
 _REMEMBERED_INPUTS = 8
-"""How many inputs are kept in memory: those of the three seeds of a workload and of its exact twin,
+"""The number of inputs kept in memory: for the three seeds of a workload and of its exact twin,
 and of the next workload, see `draw_ahead`."""
 
 _REMEMBERED_BYTES = 1 << 29
-"""How much of the devices' memory the references take that are remembered there."""
+"""The part of the devices' memory that remembered references may take."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
-"""What a few cores compute in a second, in double precision."""
+"""The operations in double precision that a few cores do in a second."""
 
 
 @dataclass(frozen=True)

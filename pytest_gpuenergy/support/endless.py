@@ -65,10 +65,10 @@ def available_bytes() -> int | None:
 
 
 GRACE_S = 5.0
-"""How long a function in C may take to return after a signal."""
+"""The longest time in which a function in C returns after a signal."""
 
 LONGEST_S = 600.0
-"""How long a limited reference may take; one that takes longer is considered endless."""
+"""The longest time of a limited reference; one that takes longer is considered endless."""
 
 _BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
 """Messages to the guard. Python's wakeup descriptor writes signal numbers to the same pipe."""

@@ -367,7 +367,7 @@ OCCURRENCES: Mapping[str, Mapping[str, int]] = {
         )
     )
 }
-"""How often layers occur in a network.
+"""The number of times that each layer occurs in a network.
 
 These are 38 of the 53 convolutions of ResNet-50 with strides in the first convolution of a block
 (K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1). The others have

@@ -72,7 +72,7 @@ _OTHERS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("einsum", "tensordot"), "the products that it consists of are not recorded"),
 }
-"""Why operators that compute matrix products, but name no A and B, have none."""
+"""The reason, by operator, why no product is known although the operator computes one."""
 
 _ATTENTION = "scaled_dot_product"
 _MODES: Mapping[str, Mode] = {

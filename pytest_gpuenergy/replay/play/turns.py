@@ -48,10 +48,10 @@ _GAP_CYCLES = 36_000
 _COLD_FACTOR = 3
 """That distance, in sizes of the cache."""
 _PROFILED = 24
-"""How often each call is profiled alone."""
+"""The number of times that each call is profiled alone."""
 
 Replayed = TypeVar("Replayed", LiveCall, LiveChain)
-"""What takes tensors and can be made again."""
+"""A call or chain that takes tensors and can be repeated."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def _key(workload: WorkloadInfo) -> _Key:
 _MIN_DIGEST = 8
 _OPERATORS = ("and", "or", "not")
 _WORD = re.compile(r"[\w:+.\[\]\\/-]+")
-"""What pytest's ``-k`` takes for a word."""
+"""A word by the rules of pytest's ``-k``."""
 
 
 def shown_ids(m: Measurement) -> Iterator[str]:

@@ -107,7 +107,7 @@ Reason = Literal[
     "syntax",  # the text cannot be parsed
     "unsafe",  # the text contains something that no proposal may add
 ]
-"""Why there is no proposal, as it is written into the folder of a search."""
+"""The reasons for having no proposal, as the folder of a search records them."""
 
 
 class _RefusedError(Exception):
