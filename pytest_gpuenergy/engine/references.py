@@ -434,20 +434,17 @@ def _to_archive(reference: Reference, reach: int) -> dict[str, Values]:
     return arrays
 
 
-def _from_archive(arrays: Mapping[str, Values], names: list[str]) -> Reference:
-    conditions = {
-        name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
-        for name in names
-        if _SCALE + name in arrays
-    }
-    return Reference({name: arrays[name] for name in names}, conditions)
-
-
 def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
         state = path.stat()
         arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
-        reference = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
+        names = [tensor.name for tensor in workload.outputs]
+        conditions = {
+            name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
+            for name in names
+            if _SCALE + name in arrays
+        }
+        reference = Reference({name: arrays[name] for name in names}, conditions)
         good = all(reference[tensor.name].shape == tensor.shape for tensor in workload.outputs)
         reach = int(arrays[_REACH])
     except Exception:  # a damaged archive raises almost anything, and is written again
