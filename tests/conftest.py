@@ -44,7 +44,9 @@ gc.disable()  # until all is collected
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
 collect_ignore = [] if THOROUGH else ["studies"]
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=60 if THOROUGH else 10)
+hypothesis.settings.register_profile(
+    "shared", deadline=None, max_examples=60 if THOROUGH else 10, derandomize=not THOROUGH
+)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
 from pytest_gpuenergy.tuning import TemplateParameters, card_resources
@@ -39,6 +37,7 @@ SHAPES = {
     "depthwise": (1, 20, 21, 32, 32, 3, 3, 2, 1, 1, 32),
     "window": (1, 27, 27, 96, 48, 5, 5, 1, 2),
     "deep": (1, 9, 9, 72, 456, 3, 3, 1, 1),
+    "narrow": (2, 23, 25, 5, 70, 3, 3, 2, 1, 2),
     "wide": (1, 5, 1921, 32, 8, 3, 3, 3, 1),
     "padded": (1, 6, 6, 16, 32, 3, 3, 2, 40),
 }
@@ -46,12 +45,6 @@ TRIED = 3
 """The kernels of each convolution that are verified: those that a search tries first."""
 INSTRUCTIONS = {"implicit": "HGMMA", "implicit_mma": "HMMA"}
 TYPES = {"3xtf32": "TF32", "tf32": "TF32", "float16": "F16", "bfloat16": "BF16"}
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import (
     CONTENDERS,
@@ -28,7 +26,7 @@ from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 pytestmark = pytest.mark.gpu
 
 MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
-SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
+SIZES = [(7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
 LONGER = {(7, 13, 5): 14, (129, 257, 4099): 264, (136, 264, 4104): 272}
 """Leading dimensions of C, where they are not N."""
 OFFERED = 2
@@ -38,12 +36,6 @@ INSTRUCTIONS = {
     "mma": {"HMMA"},
     **{template: {"HGMMA"} for template in ("wgmma", "wgmma_tf32", "skinny")},
 }
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 def check_offered(gpu: Device, gemm: Gemm) -> None:
@@ -90,8 +82,7 @@ FLOAT8: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", FLOAT8, ids=str)
-@pytest.mark.parametrize("mode", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(("mode", "layout"), [("e4m3", "nn"), ("e4m3", "tn"), ("e5m2", "tn")])
 @pytest.mark.parametrize("sizes", [(7, 13, 5), (13, 264, 4112), (129, 257, 4099)], ids=str)
 def test_offered_parameters_multiply_8_bit_numbers(gpu, sizes, layout, mode, options):
     check_offered(gpu, Gemm("g", *sizes, layout, mode, **options))
@@ -116,7 +107,7 @@ def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
 SEVERAL: list[dict[str, Any]] = [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["nn", "tt"])  # each operand is stored both ways
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", [(341, 257, 515), (341, 264, 520)], ids=str)
 @pytest.mark.parametrize("several", SEVERAL, ids=str)
@@ -126,7 +117,7 @@ def test_offered_parameters_compute_batches_and_groups(gpu, several, sizes, mode
 
 @pytest.mark.parametrize("contender", ["triton", "cublas"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["float32", "tf32", "float16"])
+@pytest.mark.parametrize("mode", ["float32", "float16"])
 @pytest.mark.parametrize("several", SEVERAL, ids=str)
 def test_other_contenders_compute_batches_and_groups(
     gpu, tmp_path, several, mode, layout, contender
