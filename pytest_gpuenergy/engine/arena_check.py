@@ -33,7 +33,7 @@ from pytest_gpuenergy.workloads import (
 A = TypeVar("A", bound=Array)
 
 _SINGLE = 3
-"""How many single launches are checked; a kernel that skips most launches may be right at one."""
+"""The number of single launches that are checked; a kernel that skips most may be right at one."""
 
 
 class ArenaCheck:

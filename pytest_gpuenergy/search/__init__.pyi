@@ -16,8 +16,11 @@ from .llm.endpoint import (
     connect as connect,
     read_reply as read_reply,
 )
-from .llm.patch import PatchError as PatchError, apply_patch as apply_patch
-from .llm.proposals import LlmMoves as LlmMoves
+from .llm.proposals import (
+    LlmMoves as LlmMoves,
+    PatchError as PatchError,
+    apply_patch as apply_patch,
+)
 from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
 from .moves.move import (
@@ -124,7 +127,8 @@ from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
-    SearchStrategy as SearchStrategy,
+    Space as Space,
+    best_evaluated as best_evaluated,
 )
 from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
@@ -132,17 +136,6 @@ from .strategy.policy import (
     GraphStrategy as GraphStrategy,
 )
 from .strategy.search_parameters import SearchParameters as SearchParameters
-from .strategy.strategies import (
-    Exhaustive as Exhaustive,
-    HillClimbing as HillClimbing,
-    RandomExpansion as RandomExpansion,
-    RandomSearch as RandomSearch,
-)
-from .strategy.t4 import (
-    RecordedSpace as RecordedSpace,
-    configuration_id as configuration_id,
-    read_t4 as read_t4,
-)
 from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,

@@ -7,13 +7,31 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pytest_gpuenergy.search.strategy.action_space import (
-    Action,
-    Incumbent,
-    Proposal,
-    Space,
-    best_evaluated,
-)
+from pytest_gpuenergy.search import Action, Incumbent, Proposal, Space, best_evaluated
+
+
+class SearchStrategy(Protocol):
+    """Chooses which states to evaluate; no state twice.
+
+    The first proposal is the root, and there is no other before its result is known.
+    """
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best state so far; None before any has succeeded."""
+        ...
+
+    def propose(self) -> Proposal | None:
+        """Return a state that was never proposed before.
+
+        None means that there is no state to propose: for now if results are outstanding, otherwise
+        for good.
+        """
+        ...
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Take the result of a proposal into account; its cost is None if the state failed."""
+        ...
 
 
 class ListedSpace(Space, Protocol):
@@ -63,7 +81,7 @@ class RandomSearch(Exhaustive):
 
     def __init__(self, space: ListedSpace, *, seed: int = 0) -> None:
         states = list(space.states)
-        random.Random(seed).shuffle(states)  # noqa: S311 -- no secret
+        random.Random(seed).shuffle(states)
         super().__init__(space, states)
 
 
@@ -76,7 +94,7 @@ class RandomExpansion(_Remembering):
     def __init__(self, space: Space, *, seed: int = 0) -> None:
         super().__init__()
         self._space = space
-        self._random = random.Random(seed)  # noqa: S311 -- no secret
+        self._random = random.Random(seed)
         self._frontier: list[Proposal] = []
 
     def propose(self) -> Proposal | None:
@@ -127,7 +145,7 @@ class HillClimbing(_Remembering):
         super().__init__()
         self._space = space
         self._first = improvement == "first"
-        self._random = random.Random(seed)  # noqa: S311 -- no secret
+        self._random = random.Random(seed)
         self._starts = [state for state in space.states if state != space.root]
         self._random.shuffle(self._starts)
         self._starts.append(space.root)
