@@ -30,18 +30,22 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from simple_strategies import (
+from study_command import in_one_sentence, study_parser
+
+from pytest_gpuenergy.report import markdown_table
+from pytest_gpuenergy.search import (
+    Action,
     Exhaustive,
+    GraphStrategy,
     HillClimbing,
     RandomExpansion,
     RandomSearch,
+    RecordedSpace,
+    SearchParameters,
     SearchStrategy,
+    improvement,
+    read_t4,
 )
-from study_command import in_one_sentence, study_parser
-from t4 import RecordedSpace, read_t4
-
-from pytest_gpuenergy.report import markdown_table
-from pytest_gpuenergy.search import Action, GraphStrategy, SearchParameters, improvement
 from pytest_gpuenergy.support import InputError
 
 GRAPH, TREE, FREE_TREE = "graph search", "tree", "tree, free repeats"

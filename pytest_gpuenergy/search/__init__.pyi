@@ -127,8 +127,7 @@ from .strategy.action_space import (
     Action as Action,
     Incumbent as Incumbent,
     Proposal as Proposal,
-    Space as Space,
-    best_evaluated as best_evaluated,
+    SearchStrategy as SearchStrategy,
 )
 from .strategy.graph import GraphEdge as GraphEdge, GraphNode as GraphNode
 from .strategy.policy import (
@@ -136,6 +135,17 @@ from .strategy.policy import (
     GraphStrategy as GraphStrategy,
 )
 from .strategy.search_parameters import SearchParameters as SearchParameters
+from .strategy.strategies import (
+    Exhaustive as Exhaustive,
+    HillClimbing as HillClimbing,
+    RandomExpansion as RandomExpansion,
+    RandomSearch as RandomSearch,
+)
+from .strategy.t4 import (
+    RecordedSpace as RecordedSpace,
+    configuration_id as configuration_id,
+    read_t4 as read_t4,
+)
 from .validation.gain import (
     CONFIRMED as CONFIRMED,
     LASTING_SD as LASTING_SD,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gzip
 import json
 import shutil
 import warnings
@@ -59,7 +60,7 @@ from pytest_gpuenergy.report import (
     tidy_csv,
     write_classic_csv,
 )
-from pytest_gpuenergy.search import read_spec, spec_paths, workload_of
+from pytest_gpuenergy.search import RecordedSpace, read_spec, read_t4, spec_paths, workload_of
 from pytest_gpuenergy.support import encode, read_unpacked
 from pytest_gpuenergy.tuners import load_database, load_records
 from pytest_gpuenergy.tuning import RecordFile, Trial, dump_records, read_trials
@@ -255,6 +256,33 @@ def write_spec_with_data(folder: Path) -> None:
     (folder / "scale.cu").write_text(SOURCE)
 
 
+def write_t4(folder: Path) -> None:
+    results = [
+        {
+            "configuration": {"block": block, "unroll": unroll, "tiled": block > 32, "kind": "a"},
+            "times": {"runtimes": [0.5, 0.25 * block], "compilation": 1.0},
+            "invalidity": "correct" if block < 128 else "runtime",
+            "correctness": 1,
+            "measurements": [{"name": "time", "value": 0.5 * block, "unit": "ms"}],
+            "objectives": ["time"],
+        }
+        for block in (32, 64, 128)
+        for unroll in (1, 2.5)
+    ]
+    text = json.dumps({"schema_version": "1.0.0", "results": results})
+    (folder / "space.json").write_text(text)
+    (folder / "packed.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def t4(folder: Path) -> None:
+    """Read recorded spaces, and walk around in them as a simulated search does."""
+    for path in sorted(folder.iterdir()):
+        space = RecordedSpace(read_t4(path))
+        assert space.optimum > 0
+        for state in space.states:
+            space.actions(state)
+
+
 def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict[str, Reader]:
     """All of them, by name."""
 
@@ -312,6 +340,7 @@ def readers(report: Report, record_file: RecordFile, check: AnchorCheck) -> dict
         "job": Reader(write_job_of(CUDA), job),
         "spec": Reader(lambda folder: (folder / "scale.json").write_text(json.dumps(SCALE)), spec),
         "spec with data": Reader(write_spec_with_data, spec),
+        "t4": Reader(write_t4, t4),
         "state": Reader(card, card),
         "lease": Reader(write_lease, lease),
         "faults": Reader(

@@ -30,7 +30,7 @@ CPU_S = 20
 """Processor time after which reading a file counts as endless: a hundred times what it takes."""
 NAMES = (
     "report", "run", "records", "database", "trials", "trace", "plan", "triton", "library",
-    "program", "job", "spec", "spec with data", "state", "lease", "faults", "outputs",
+    "program", "job", "spec", "spec with data", "t4", "state", "lease", "faults", "outputs",
     "kernels", "power", "profile", "schedule",
 )  # fmt: skip
 FUZZ = settings(

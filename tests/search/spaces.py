@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from pytest_gpuenergy.search import Action, GraphStrategy, Proposal
+from pytest_gpuenergy.search import Action, GraphStrategy, Proposal, SearchStrategy
 
 
 @dataclass
@@ -72,7 +72,7 @@ def drawn_spaces(draw: st.DrawFn, most: int = 12) -> DrawnSpace:
     return DrawnSpace(edges, [draw(st.floats(0.1, 10)), *costs[1:]], gains)
 
 
-def run(strategy: GraphStrategy, space: DrawnSpace, most: int = 1000) -> list[str]:
+def run(strategy: SearchStrategy, space: DrawnSpace, most: int = 1000) -> list[str]:
     """Run a search one state at a time; return the states in the order of their proposals."""
     found = []
     while len(found) < most and (proposal := strategy.propose()):

@@ -1,44 +1,71 @@
-"""What the search proposes, and the parameters of a search."""
+"""Search strategies, and the parameters of a search."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 
 import pytest
 from hypothesis import given, strategies as st
 from spaces import DrawnSpace, drawn_spaces, grid, run
 
-from pytest_gpuenergy.search import GraphStrategy, Incumbent, Proposal, SearchParameters
+from pytest_gpuenergy.search import (
+    Exhaustive,
+    GraphStrategy,
+    HillClimbing,
+    Incumbent,
+    Proposal,
+    RandomExpansion,
+    RandomSearch,
+    SearchParameters,
+    SearchStrategy,
+)
 from pytest_gpuenergy.support import InputError
 
+Make = Callable[[DrawnSpace, int], SearchStrategy]
+MAKERS: dict[str, Make] = {
+    "graph": lambda space, seed: GraphStrategy(space, seed=seed),
+    "random": lambda space, seed: RandomSearch(space, seed=seed),
+    "expansion": lambda space, seed: RandomExpansion(space, seed=seed),
+    "first": lambda space, seed: HillClimbing(space, seed=seed),
+    "steepest": lambda space, seed: HillClimbing(space, improvement="steepest", seed=seed),
+    "list": lambda space, seed: Exhaustive(space, space.states),  # noqa: ARG005
+}
+each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 
+
+@each
 @given(space=drawn_spaces(), seed=st.integers(0, 3))
-def test_no_state_is_proposed_twice_and_the_root_comes_first(space, seed):
-    found = run(GraphStrategy(space, seed=seed), space)
+def test_no_state_is_proposed_twice_and_the_root_comes_first(make, space, seed):
+    found = run(make(space, seed), space)
     assert len(found) == len(set(found))
     assert found[0] == space.root
 
 
+@each
 @given(space=drawn_spaces(), seed=st.integers(0, 3))
-def test_the_incumbent_is_the_best_and_the_earliest_among_equals(space, seed):
-    strategy = GraphStrategy(space, seed=seed)
+def test_the_incumbent_is_the_best_and_the_earliest_among_equals(make, space, seed):
+    strategy = make(space, seed)
     costs = [(space.costs[int(s[1:])], place, s) for place, s in enumerate(run(strategy, space))]
     cost, _, state = min((cost, place, s) for cost, place, s in costs if cost is not None)
     assert strategy.incumbent == Incumbent(state, cost)
 
 
-def test_a_search_is_the_same_for_the_same_seed():
+@each
+def test_a_search_is_the_same_for_the_same_seed(make):
     space = grid(4, 5)
-    assert run(GraphStrategy(space, seed=7), space) == run(GraphStrategy(space, seed=7), space)
+    assert run(make(space, 7), space) == run(make(space, 7), space)
 
 
-def test_a_connected_space_is_searched_completely():
+@each
+def test_a_connected_space_is_searched_completely(make):
     space = grid(4, 5)
-    assert sorted(run(GraphStrategy(space, seed=1), space)) == sorted(space.states)
+    assert sorted(run(make(space, 1), space)) == sorted(space.states)
 
 
-def test_nothing_else_is_proposed_while_the_root_is_running():
-    strategy = GraphStrategy(grid(2, 2))
+@each
+def test_nothing_else_is_proposed_while_the_root_is_running(make):
+    strategy = make(grid(2, 2), 0)
     assert strategy.propose() == Proposal("s0")
     assert strategy.propose() is None
     assert strategy.incumbent is None
@@ -46,11 +73,46 @@ def test_nothing_else_is_proposed_while_the_root_is_running():
     assert strategy.propose() is not None
 
 
-def test_a_root_that_fails_leaves_no_incumbent():
+@each
+def test_a_root_that_fails_leaves_no_incumbent(make):
     space = DrawnSpace([[]], [None])
-    strategy = GraphStrategy(space)
+    strategy = make(space, 0)
     run(strategy, space)
     assert strategy.incumbent is None
+
+
+@pytest.mark.parametrize("make", [MAKERS["random"], MAKERS["first"], MAKERS["steepest"]])
+def test_listed_states_are_found_where_no_action_leads(make):
+    space = DrawnSpace([[], [], []], [1.0, None, 0.5])
+    assert sorted(run(make(space, 0), space)) == ["s0", "s1", "s2"]
+
+
+def test_steepest_ascent_looks_at_all_neighbours_and_first_at_as_few_as_needed():
+    # s1 and s2 are better than s0, s2 is the best neighbour; what is beyond differs.
+    space = DrawnSpace([[1, 2], [3], [4], [], []], [1.0, 0.9, 0.8, 0.7, 0.6])
+    for seed in range(5):
+        steepest = HillClimbing(space, improvement="steepest", seed=seed)
+        assert run(steepest, space, 4)[3] == "s4"
+        first = run(HillClimbing(space, seed=seed), space, 3)
+        assert first in (["s0", "s1", "s3"], ["s0", "s2", "s4"])
+
+
+def test_hill_climbing_waits_for_what_it_needs_to_know():
+    space = DrawnSpace([[1], []], [1.0, 0.5])
+    strategy = HillClimbing(space)
+    run(strategy, space, 1)
+    assert strategy.propose() == Proposal("s1", ("s0",), "to 1")
+    assert strategy.propose() is None
+
+
+def test_a_list_may_be_a_part_of_the_space():
+    space = grid(3, 3)
+    assert run(Exhaustive(space, ["s3", "s6"]), space) == ["s0", "s3", "s6"]
+
+
+def test_random_expansion_reaches_only_what_good_states_lead_to():
+    space = DrawnSpace([[1, 2], [3], [4], [], []], [1.0, None, 1.0, 1.0, 1.0])
+    assert sorted(run(RandomExpansion(space), space)) == ["s0", "s1", "s2", "s4"]
 
 
 NAMES = sorted(asdict(SearchParameters()))

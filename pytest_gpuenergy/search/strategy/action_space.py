@@ -1,4 +1,4 @@
-"""A search space as a strategy sees it: states, actions, and proposals of states to evaluate."""
+"""The interfaces of search spaces, as a strategy sees them, and of strategies."""
 
 from __future__ import annotations
 
@@ -78,3 +78,27 @@ def best_evaluated(costs: Mapping[str, float | None]) -> Incumbent | None:
         return None
     cost, _, state = min(evaluated)
     return Incumbent(state, cost)
+
+
+class SearchStrategy(Protocol):
+    """Chooses which states to evaluate; no state twice.
+
+    The first proposal is the root, and there is no other before its result is known.
+    """
+
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best state so far; None before any has succeeded."""
+        ...
+
+    def propose(self) -> Proposal | None:
+        """Return a state that was never proposed before.
+
+        None means that there is no state to propose: for now if results are outstanding, otherwise
+        for good.
+        """
+        ...
+
+    def learn(self, proposal: Proposal, cost: float | None) -> None:
+        """Take the result of a proposal into account; its cost is None if the state failed."""
+        ...

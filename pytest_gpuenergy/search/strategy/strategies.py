@@ -7,31 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol
 
-from pytest_gpuenergy.search import Action, Incumbent, Proposal, Space, best_evaluated
-
-
-class SearchStrategy(Protocol):
-    """Chooses which states to evaluate; no state twice.
-
-    The first proposal is the root, and there is no other before its result is known.
-    """
-
-    @property
-    def incumbent(self) -> Incumbent | None:
-        """The best state so far; None before any has succeeded."""
-        ...
-
-    def propose(self) -> Proposal | None:
-        """Return a state that was never proposed before.
-
-        None means that there is no state to propose: for now if results are outstanding, otherwise
-        for good.
-        """
-        ...
-
-    def learn(self, proposal: Proposal, cost: float | None) -> None:
-        """Take the result of a proposal into account; its cost is None if the state failed."""
-        ...
+from pytest_gpuenergy.search.strategy.action_space import (
+    Action,
+    Incumbent,
+    Proposal,
+    Space,
+    best_evaluated,
+)
 
 
 class ListedSpace(Space, Protocol):
@@ -81,7 +63,7 @@ class RandomSearch(Exhaustive):
 
     def __init__(self, space: ListedSpace, *, seed: int = 0) -> None:
         states = list(space.states)
-        random.Random(seed).shuffle(states)
+        random.Random(seed).shuffle(states)  # noqa: S311 -- no secret
         super().__init__(space, states)
 
 
@@ -94,7 +76,7 @@ class RandomExpansion(_Remembering):
     def __init__(self, space: Space, *, seed: int = 0) -> None:
         super().__init__()
         self._space = space
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 -- no secret
         self._frontier: list[Proposal] = []
 
     def propose(self) -> Proposal | None:
@@ -145,7 +127,7 @@ class HillClimbing(_Remembering):
         super().__init__()
         self._space = space
         self._first = improvement == "first"
-        self._random = random.Random(seed)
+        self._random = random.Random(seed)  # noqa: S311 -- no secret
         self._starts = [state for state in space.states if state != space.root]
         self._random.shuffle(self._starts)
         self._starts.append(space.root)

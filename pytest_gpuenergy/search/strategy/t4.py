@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from pytest_gpuenergy.search import Action
+from pytest_gpuenergy.search.strategy.action_space import Action
 from pytest_gpuenergy.support import FormError, InputError, Outcome, decode, read_unpacked, shown
 
 LARGEST_BYTES = 256 << 20
