@@ -211,7 +211,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, harness.heating():
             Path(folder, "config.json").write_text(json.dumps(CONFIGS[options.model]))
             program = load_model(folder, device=gpu)
-        marks = devices.ClockMarks.of_gpu()
+        marks = devices.ClockMarks()
         marking, keeping = modes(marks)
         prompt = Prompt(options.prompt_tokens, 1, options.batch)
         _, levels = capture_step(program, program.inputs(prompt, gpu), 0)

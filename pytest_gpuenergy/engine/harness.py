@@ -57,7 +57,6 @@ class Replayable:
         repeater: makes the repeater that launches it.
         details: further details of its kernel for the record.
         together: whether other processes have to measure it at the same time.
-        measured_details: returns details that are known once it has been measured.
     """
 
     key: str
@@ -66,7 +65,6 @@ class Replayable:
     repeater: Callable[[], AbstractContextManager[Repeater]]
     details: Mapping[str, str | int | float] = field(default_factory=dict)
     together: bool = False
-    measured_details: Callable[[], Mapping[str, str | int | float]] = dict
 
 
 @dataclass(frozen=True)

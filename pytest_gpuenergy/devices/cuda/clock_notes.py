@@ -6,8 +6,8 @@ nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,6 @@ MIN_SPAN_NS = 20_000_000
 """The shortest span that is evaluated, because the nanosecond timer of some GPUs counts in 1 us."""
 
 _MAX_MHZ = 10_000.0
-
-_Made = TypeVar("_Made")
 
 # PTX, which the driver translates for any GPU: no compiler is needed, and no cache entry is made.
 _PTX = b"""
@@ -98,7 +96,14 @@ class ClockNotes:
     @classmethod
     def of(cls, cupy: Any, stream: Any) -> ClockNotes | None:
         """Construct a `ClockNotes`; return None if the GPU or its driver cannot note the clock."""
-        return _unless_refused(cupy, lambda: cls(cupy, stream))
+        try:
+            return cls(cupy, stream)
+        except (
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.runtime.CUDARuntimeError,
+            cupy.cuda.memory.OutOfMemoryError,
+        ):
+            return None
 
     def enqueue(self) -> None:
         """Enqueue a note, which is made when the work so far has finished."""
@@ -113,18 +118,6 @@ class ClockNotes:
         return clock_samples(self._kernel.latest(len(times_s), self._made), times_s)
 
 
-def _unless_refused(cupy: Any, make: Callable[[], _Made]) -> _Made | None:
-    """Return what ``make`` returns; None if the GPU or its driver cannot note the clock."""
-    try:
-        return make()
-    except (
-        cupy.cuda.driver.CUDADriverError,
-        cupy.cuda.runtime.CUDARuntimeError,
-        cupy.cuda.memory.OutOfMemoryError,
-    ):
-        return None
-
-
 class MarkedSpan(NamedTuple):
     """The time between two marks in microseconds, and the clock in it in MHz, None if unknown."""
 
@@ -137,21 +130,17 @@ class ClockMarks:
 
     The mean clock of a graph does not tell that of its parts: under a power limit, the clock
     follows within a graph. A mark takes about a microsecond.
+
+    Raises:
+        CUDADriverError, CUDARuntimeError, OutOfMemoryError: CuPy's; the GPU cannot note the clock.
     """
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self) -> None:
+        import cupy
+
         self._cupy = cupy
         self._kernel = _NoteKernel(cupy, cupy.cuda.get_current_stream())
         self._began = 0
-
-    @classmethod
-    def of_gpu(cls) -> ClockMarks | None:
-        """Construct a `ClockMarks` on CuPy's current GPU; return None if that is not possible."""
-        try:
-            import cupy
-        except ImportError:
-            return None
-        return _unless_refused(cupy, lambda: cls(cupy))
 
     def restart(self) -> None:
         """Forget the marks so far, when the GPU has made them all."""

@@ -42,9 +42,6 @@ GAP_MS = 0.02
 RESTORES = "restores"
 """The parameter of the workload of a call or window that changes what it reads: the key of what
 restores these values before each time, which its measurement includes."""
-CALL_CLOCK_MHZ = "call_clock_mhz"
-"""The detail of a record with the clock in a call that was measured with gaps, without that in the
-gaps. For calls of a step, the id follows after a blank."""
 GPU_US = "gpu_us"
 """The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
 
@@ -106,11 +103,6 @@ def restores_key(key: str) -> str:
     return f"{key}-restores"
 
 
-def clocks_key(step: int, level: str) -> str:
-    """Return the key of a step at a level in which some calls lie between marks of the clock."""
-    return f"{step_key(step, level)}-clocks"
-
-
 def spaced_key(call: str) -> str:
     """Return the key of a call that was measured with gaps after it."""
     return f"{call}-spaced"
@@ -118,16 +110,7 @@ def spaced_key(call: str) -> str:
 
 def profiled_gpu_us(measurement: Measurement) -> float | None:
     """Return the GPU time of a call alone, by the profiler, in microseconds; None if unknown."""
-    return _detail(measurement, GPU_US)
-
-
-def call_clock_mhz(spaced: Measurement | None) -> float | None:
-    """Return the clock in a call with gaps, without that in the gaps, in MHz; None if unknown."""
-    return _detail(spaced, CALL_CLOCK_MHZ)
-
-
-def _detail(measurement: Measurement | None, name: str) -> float | None:
-    value = None if measurement is None else measurement.kernel.details.get(name)
+    value = measurement.kernel.details.get(GPU_US)
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -188,34 +171,9 @@ def figures_of(
     return figures.less(as_measured(restores, temperature_c))
 
 
-def clock_in_step(
-    step: int, level: str, call: str, whole: Measurement, measured: Mapping[str, Measurement]
-) -> float | None:
-    """Return the clock that a call has in a step, where the clock in it alone was measured, too.
-
-    A step that the host launches is as one with gaps, unless the power limit slows it down.
-
-    Returns:
-        The clock in MHz: that between marks in the step if there are any, otherwise the mean clock
-        of the step; None for a step with gaps.
-    """
-    if call_clock_mhz(measured.get(spaced_key(call))) is None:
-        return whole.effective_sm_clock_mhz
-    if level == EAGER and not whole.cap_binding:
-        return None
-    marked = measured.get(clocks_key(step, GRAPH if level == EAGER else level))
-    return _detail(marked, f"{CALL_CLOCK_MHZ} {call}") or whole.effective_sm_clock_mhz
-
-
-def clock_share(wanted: float | None, alone: CallFigures, apart: CallFigures) -> float:
-    """Return where a clock lies between those of a call alone, 0, and with gaps, 1.
-
-    Args:
-        wanted: The clock in the step, see `clock_in_step`.
-        alone: See `at_clock`.
-        apart: See `at_clock`.
-    """
-    low, high = alone.clock_mhz, apart.clock_mhz
+def clock_share(whole: Measurement, alone: CallFigures, apart: CallFigures) -> float:
+    """Return where the clock of a step lies between those of a call alone, 0, and with gaps, 1."""
+    wanted, low, high = whole.effective_sm_clock_mhz, alone.clock_mhz, apart.clock_mhz
     if wanted is None or low is None or high is None or high <= low:
         return 1.0
     return min(1.0, max(0.0, (wanted - low) / (high - low)))
@@ -249,15 +207,13 @@ def without_gaps(
 ) -> CallFigures | None:
     """Return the figures of a spaced call less those of its gaps.
 
-    Their clock is that of the call itself, or the mean with the gaps if it was not measured.
     Returns None unless both were measured, and the power limit did not slow the call.
     """
     pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
     both = figures_of(pair, measured, temperature_c)
     if pair is None or both is None or gap is None or not gap.measured or pair.cap_binding:
         return None
-    found = both.less(as_measured(gap, temperature_c), int(pair.workload.parameters["gaps"]))
-    return found._replace(clock_mhz=call_clock_mhz(pair) or found.clock_mhz)
+    return both.less(as_measured(gap, temperature_c), int(pair.workload.parameters["gaps"]))
 
 
 def time_ms_of(measurement: Measurement) -> float:
@@ -355,7 +311,7 @@ class CallShare(Struct, frozen=True):
         time_ms: The time of all these calls.
         energy_mj: The energy of all these calls, at the temperature of the step.
         energy_mj_half_width: The half width of the energy's 95 % interval.
-        clock_mhz: The effective SM clock that the figures are of; None if it could not be measured.
+        clock_mhz: The effective SM clock meanwhile; None if it could not be measured.
     """
 
     call: str
@@ -605,8 +561,7 @@ def account_for_step(
             apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
             if apart is not None:
-                wanted = clock_in_step(step, level, call.id, whole, measured)
-                share = clock_share(wanted, alone, apart)
+                share = clock_share(whole, alone, apart)
                 slower, alone = alone, at_clock(alone, apart, share)
                 clocks_ms += count * (alone.time_ms - slower.time_ms)
                 clocks_mj += count * (alone.energy_mj - slower.energy_mj)

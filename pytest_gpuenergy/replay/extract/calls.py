@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct, structs
 
 from pytest_gpuenergy.replay.extract.trace import Sizes, TraceLaunch
@@ -52,11 +51,6 @@ class CallForm(Struct, frozen=True):
 
 
 _OUTSIDE = CallForm(OUTSIDE, None)
-
-
-def form_key(form: CallForm | UniqueCall) -> bytes:
-    """Return what calls with the same operator and arguments have in common."""
-    return msgspec.json.encode([form.operator, form.arguments], order="deterministic")
 
 
 class LaunchForm(Struct, frozen=True):

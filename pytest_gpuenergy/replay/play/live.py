@@ -25,7 +25,7 @@ from pytest_gpuenergy.replay.account.account import (
     step_key,
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
-from pytest_gpuenergy.replay.extract.calls import UniqueCall, form_key
+from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.play.call_windows import CallWindow, choose_windows
 from pytest_gpuenergy.replay.play.changes import ResultReads, call_changes, fusible_modules
 from pytest_gpuenergy.replay.play.replay_plan import (
@@ -37,11 +37,9 @@ from pytest_gpuenergy.replay.play.replay_plan import (
     ReplayWorkloads,
 )
 from pytest_gpuenergy.replay.play.step_capture import (
-    MarkedCalls,
     capture_step,
     with_calls_of,
     with_empty_kernels,
-    with_marked_calls,
 )
 from pytest_gpuenergy.replay.play.turns import (
     CallTurns,
@@ -60,8 +58,6 @@ from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
 from pytest_gpuenergy.support import DeviceError
 
-_MARKED = 4
-"""The number of calls of the same id that are marked in a step, at most about twice as many."""
 _CHANGED = 8
 """The number of calls of a step that are changed, those that take most energy."""
 
@@ -121,7 +117,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
         workloads = ReplayWorkloads(profile, cache)
-        marks = devices.ClockMarks.of_gpu() if ranks.count == 1 else None
 
         def as_counted(function: Callable[[], object]) -> Callable[[], object]:
             """Return a function to capture, which makes the calls that the account counts."""
@@ -141,24 +136,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             (graph,) = inside[GRAPH]
             own = CallTurns([with_empty_kernels(as_counted(graph))])
             gapped.append(workloads.gapped_step(step, partial(_repeater, own, device, ranks)))
-
-        def marked(step: int, level: str, ids: Sequence[str]) -> Replayable | None:
-            """Return a step with marks at some of the calls with these ids."""
-            inside = next(functions for number, _, functions in captured if number == step)
-            if marks is None or level not in inside:
-                return None
-            (function,) = inside[level]
-            found = [call for call in calls if call.id in ids]
-            counts = {call.id: calls_at(call, step, level, profile.modules) for call in found}
-            mode = MarkedCalls(
-                program.modules,
-                marks,
-                {form_key(call): call.id for call in found},
-                {call: max(1, number // _MARKED) for call, number in counts.items()},
-            )
-            own = CallTurns([as_counted(with_marked_calls(function, mode))], marks=marks)
-            repeat = partial(_repeater, own, device, ALONE)
-            return workloads.marked_step(step, level, repeat, mode.clocks_mhz)
 
         def changes(measured: Mapping[str, Measurement]) -> Iterator[PlannedChange]:
             """Yield changes of the whole steps, of modules in layers, and of calls."""
@@ -212,20 +189,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         fused = item(change.after, group.name, functions)
                         yield PlannedChange(change, [now, fused])
 
-        def repeat_call(call: UniqueCall) -> tuple[Repeat, int]:
+        def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
-            return repeat_turns(call, turns[call.id]), len(turns[call.id].calls)
-
-        def repeat_turns(call: UniqueCall, own: CallTurns) -> Repeat:
-            return partial(_repeater, own, device, ranks if call.is_exchange else ALONE)
-
-        def spaced(call: UniqueCall, gaps: int, key: str) -> Replayable:
-            own = replace(turns[call.id], gaps=gaps, marks=marks)
-            return workloads.spaced(
-                *(call, repeat_turns(call, own), len(own.calls), gaps, key),
-                clock_mhz=own.call_clock_mhz,
-                has_restores=bool(own.restores),
-            )
+            own = replace(turns[call.id], gaps=gaps)
+            shared_by = ranks if call.is_exchange else ALONE
+            return partial(_repeater, own, device, shared_by), len(own.calls)
 
         # In case that the replay is interrupted; all ranks have exchanges in the same order.
         exchanges = [call for call in in_order if call.is_exchange]
@@ -250,8 +218,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 )
             ],
             missing,
-            spaced,
-            workloads.gap(partial(_repeater, CallTurns([partial(gap, marks)]), device, ALONE)),
+            lambda call, gaps, key: workloads.spaced(
+                *(call, *repeat_call(call, gaps), gaps, key),
+                has_restores=bool(turns[call.id].restores),
+            ),
+            workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
             gapped,
             changes if ranks.count == 1 else None,
@@ -266,7 +237,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     own,
                 )
             ],
-            marked,
         )
 
     return plan
@@ -296,15 +266,12 @@ def _repeater(
 ) -> Iterator[Repeater]:
     try:
         with torch.inference_mode():
-            repeater = devices.GraphRepeater(
+            yield devices.GraphRepeater(
                 [turns.rotating()],
                 multiple=len(turns.calls),
                 from_host=from_host,
                 most=ranks.most,
             )
-            if turns.marks is not None:
-                turns.marks.restart()
-            yield repeater
     except RuntimeError:
         settle(device)
         raise

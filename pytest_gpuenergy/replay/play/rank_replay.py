@@ -242,7 +242,6 @@ class RankReplay:
                     plan.calls,
                     plan.windows,
                     spaced_calls(plan, calls, group),
-                    marked_steps(plan, calls, steps, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
                     own = (
@@ -402,8 +401,7 @@ class RankReplay:
                 ) from None
             self.announce(f"{name}: not replayed: {self.missing[name]}")
             return
-        details = {**what.details, **what.measured_details()}
-        found = replace(found, kernel=replace(found.kernel, details=details))
+        found = replace(found, kernel=replace(found.kernel, details=dict(what.details)))
         found = found.flagged(*self.station.judge_setpoint())
         if not found.measured:
             self.missing[name] = found.error or "it has no figures"
@@ -496,24 +494,6 @@ def spaced_calls(
     spaced = [item for item in found if item is not None]
     if spaced and plan.gap is not None:
         yield from (plan.gap, *spaced)
-
-
-def marked_steps(
-    plan: ReplayPlan,
-    calls: Sequence[UniqueCall],
-    steps: Sequence[int],
-    measured: Mapping[str, Measurement],
-) -> Iterator[Replayable]:
-    """Yield what `clock_in_step` needs: steps with marks at calls that were measured with gaps."""
-    spaced = [call.id for call in calls if spaced_key(call.id) in measured]
-    for step in steps:
-        for level in (GRAPH, LAYERS):
-            whole = measured.get(step_key(step, level))
-            if not spaced or whole is None or not whole.cap_binding:
-                continue
-            item = plan.marked(step, level, spaced)
-            if item is not None:
-                yield item
 
 
 def spaced_exchanges(

@@ -24,7 +24,6 @@ from pytest_gpuenergy.replay.account.account import (
     RESTORES,
     WINDOW_COUNT,
     WINDOW_STEP,
-    call_clock_mhz,
     calls_at,
     gaps_key,
     module_level,
@@ -170,11 +169,7 @@ class _Player:
         turns, gaps = (_number(found, name) for name in ("turns", "gaps"))
         repeat = self.repeat(key, self._dram_bytes(call), len(call.launches) + gaps)
         has_restores = RESTORES in found.workload.parameters
-        return self.workloads.spaced(
-            *(call, repeat, turns, gaps, key),
-            clock_mhz=lambda: call_clock_mhz(found),
-            has_restores=has_restores,
-        )
+        return self.workloads.spaced(call, repeat, turns, gaps, key, has_restores=has_restores)
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""

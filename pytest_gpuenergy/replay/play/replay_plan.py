@@ -14,7 +14,6 @@ from pytest_gpuenergy.devices import Repeater
 from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
 from pytest_gpuenergy.replay.account.account import (
-    CALL_CLOCK_MHZ,
     EAGER,
     GAP,
     GPU_US,
@@ -23,7 +22,6 @@ from pytest_gpuenergy.replay.account.account import (
     WINDOW_CALLS,
     WINDOW_COUNT,
     WINDOW_STEP,
-    clocks_key,
     gaps_key,
     restores_key,
     step_key,
@@ -71,8 +69,6 @@ class ReplayPlan:
         changes: Yields changes of what takes most energy, by what has been measured; None if that
             is not available.
         windows: Successive calls of layers together, see `choose_windows`.
-        marked: Returns a step at a level in which calls with the given ids lie between marks of the
-            clock; None if that is not available.
     """
 
     steps: Sequence[Replayable]
@@ -84,7 +80,6 @@ class ReplayPlan:
     gapped_steps: Sequence[Replayable] = ()
     changes: Callable[[Mapping[str, Measurement]], Iterator[PlannedChange]] | None = None
     windows: Sequence[Replayable] = ()
-    marked: Callable[[int, str, Sequence[str]], Replayable | None] = lambda *_: None
 
 
 Calls = Sequence[UniqueCall]
@@ -133,25 +128,15 @@ class ReplayWorkloads:
         gaps: int,
         key: str,
         *,
-        clock_mhz: Callable[[], float | None],
         has_restores: bool = False,
     ) -> Replayable:
-        """Return a call with ``gaps`` after it, under a key of its own.
-
-        ``clock_mhz`` returns the clock in the call alone once it has been measured.
-        """
+        """Return a call with ``gaps`` after it, under a key of its own."""
         others: dict[str, int | str] = {"gaps": gaps, "turns": turns}
         if call.is_exchange:
             others["exchange"] = call.id
         if has_restores:
             others[RESTORES] = restores_key(call.id)
-        found = self._replayable(key, call.operator, repeat, call.is_exchange, **others)
-
-        def details() -> dict[str, float]:
-            clock = clock_mhz()
-            return {} if clock is None else {CALL_CLOCK_MHZ: clock}
-
-        return replace(found, measured_details=details)
+        return self._replayable(key, call.operator, repeat, call.is_exchange, **others)
 
     def window(
         self,
@@ -207,21 +192,6 @@ class ReplayWorkloads:
         found = self._replayable(key, GRAPH, repeat, shared=True)
         name = f"{model_name(self.profile)}-{key}"
         return replace(found, workload=structs.replace(found.workload, name=name))
-
-    def marked_step(
-        self, step: int, level: str, repeat: Repeat, clocks_mhz: Callable[[], Mapping[str, float]]
-    ) -> Replayable:
-        """Return a step with marks of the clock at some calls.
-
-        ``clocks_mhz`` returns the clock of each call by id once it has been measured.
-        """
-        key = clocks_key(step, level)
-        found = self._replayable(key, GRAPH, repeat)
-
-        def details() -> dict[str, float]:
-            return {f"{CALL_CLOCK_MHZ} {call}": clock for call, clock in clocks_mhz().items()}
-
-        return replace(found, measured_details=details)
 
     def _replayable(
         self, key: str, label: str, repeat: Repeat, shared: bool = False, **parameters: int | str

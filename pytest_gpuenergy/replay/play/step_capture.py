@@ -5,7 +5,6 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -16,15 +15,12 @@ import torch
 from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
-from pytest_gpuenergy.devices import ClockMarks
 from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     module_level,
 )
-from pytest_gpuenergy.replay.extract.calls import form_key
 from pytest_gpuenergy.replay.profile.capture import (
-    CallRecorder,
     OperatorMode,
     tensors_in,
 )
@@ -45,10 +41,6 @@ _HOST_ARGUMENTS = {
 """By operator, the places of the arguments that it copies to the GPU if they are on the host."""
 
 
-OTHER_CALLS = "other calls"
-"""What lies between a marked call and the next one."""
-
-
 class EmptyKernels(OperatorMode):
     """Launches an empty kernel after each operator that may launch something.
 
@@ -60,71 +52,6 @@ class EmptyKernels(OperatorMode):
         if not func.is_view:
             torch.cuda._sleep(0)
         return returned
-
-
-class MarkedCalls(CallRecorder):
-    """Marks the clock before and after some of the calls that a step makes.
-
-    Args:
-        modules: By name, the modules of the program.
-        marks: Makes the marks.
-        chosen: By the key of their form, the ids of the calls to mark.
-        every: By id, that only every so many-th of these calls is marked. Marks take time in which
-            the GPU does nothing, and so let a step that the power limit slows down run faster.
-
-    Attributes:
-        labels: For each mark since the context was entered, the id of the call that it ends; or
-            `OTHER_CALLS`.
-    """
-
-    def __init__(
-        self,
-        modules: Mapping[str, Any],
-        marks: ClockMarks,
-        chosen: Mapping[bytes, str],
-        every: Mapping[str, int],
-    ) -> None:
-        super().__init__(modules)
-        self._marks = marks
-        self._chosen = chosen
-        self._every = every
-        self._made: Counter[str] = Counter()
-        self.labels: list[str] = []
-
-    def __enter__(self) -> MarkedCalls:
-        self._made.clear()
-        self.labels.clear()
-        super().__enter__()
-        return self
-
-    def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self.is_inside:
-            return super().see(name, func, args, keywords)
-        call = self._chosen.get(form_key(self._form(name, args, keywords)))
-        if call is None:
-            return func(*args, **keywords)
-        self._made[call] += 1
-        if self._made[call] % self._every[call]:
-            return func(*args, **keywords)
-        self._marks.mark()
-        returned = func(*args, **keywords)
-        self._marks.mark()
-        self.labels += [OTHER_CALLS, call]
-        return returned
-
-    def clocks_mhz(self) -> dict[str, float]:
-        """Return the mean clock in the marked calls of each id that is known, in MHz."""
-        found = self._marks.spans(self.labels) if self.labels else {}
-        return {
-            call: span.clock_mhz
-            for call, span in found.items()
-            if call != OTHER_CALLS and span.clock_mhz is not None
-        }
-
-
-def with_marked_calls(function: Callable[[], object], mode: MarkedCalls) -> Callable[[], object]:
-    """Return a function that does what ``function`` does, with `MarkedCalls`."""
-    return _within(mode, function)
 
 
 def with_empty_kernels(function: Callable[[], object]) -> Callable[[], object]:

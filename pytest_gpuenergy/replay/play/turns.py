@@ -16,12 +16,12 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import msgspec
 import torch
 from torch.profiler import record_function
 
-from pytest_gpuenergy.devices import ClockMarks
-from pytest_gpuenergy.replay.account.account import GAP, window_key
-from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall, form_key
+from pytest_gpuenergy.replay.account.account import window_key
+from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.call_windows import CallWindow
 from pytest_gpuenergy.replay.play.replay_plan import (
@@ -47,8 +47,6 @@ _GAP_CYCLES = 36_000
 
 _COLD_FACTOR = 3
 """That distance, in sizes of the cache."""
-_CALL, _BETWEEN_GAPS = "call", "between gaps"
-"""What marks of the clock enclose, besides gaps."""
 _PROFILED = 24
 """How often each call is profiled alone."""
 
@@ -65,8 +63,6 @@ class CallTurns:
         outputs: The number of latest results that stay in memory, so that the next result is
             written elsewhere.
         gaps: The number of gaps after each call.
-        marks: Marks the clock before and after each gap, and so before and after each call; None
-            to mark nothing.
         restores: What is done before each of the calls, so that it finds the values that it found
             in the model; empty if it changes none that it reads.
     """
@@ -74,7 +70,6 @@ class CallTurns:
     calls: Sequence[Callable[[], object]]
     outputs: int = 1
     gaps: int = 0
-    marks: ClockMarks | None = None
     restores: Sequence[Callable[[], object]] = ()
 
     def rotating(
@@ -96,19 +91,11 @@ class CallTurns:
                 with around():
                     returned = call()
                 for _ in range(self.gaps):
-                    gap(self.marks)
+                    gap()
             held.append(returned)
             return returned
 
         return function
-
-    def call_clock_mhz(self) -> float | None:
-        """Return the clock in the calls that have been made, without that in gaps, in MHz."""
-        if self.marks is None:
-            return None
-        between = [_BETWEEN_GAPS, GAP] * (self.gaps - 1)
-        span = self.marks.spans([_CALL, GAP, *between]).get(_CALL)
-        return None if span is None else span.clock_mhz
 
 
 def _nothing() -> None:
@@ -138,24 +125,28 @@ class Captured:
 
     def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
         """Return whether the model now makes another call in the place of this one."""
-        key = form_key(call)
-        keys = [form_key(self.forms[number]) for number in turns if number in self.kept]
+        key = _form_key(call)
+        keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
         return keys != [key] * len(turns) or key not in self.reuse
 
     def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
         return [
             Reuse(group[0].size_bytes, int(median(used.distance_bytes for used in group)))
-            for group in zip(*self.reuse[form_key(call)], strict=True)
+            for group in zip(*self.reuse[_form_key(call)], strict=True)
         ]
 
     def ids(self, calls: Sequence[UniqueCall]) -> list[dict[int, str]]:
         """Return the ids of the unique calls that each call may be, by the step that makes it."""
         by_form: dict[bytes, dict[int, str]] = {}
         for call in sorted(calls, key=lambda one: one.total_us):
-            of_form = by_form.setdefault(form_key(call), {})
+            of_form = by_form.setdefault(_form_key(call), {})
             of_form |= dict.fromkeys(call.in_graph.steps, call.id)
-        return [by_form.get(form_key(form), {}) for form in self.forms]
+        return [by_form.get(_form_key(form), {}) for form in self.forms]
+
+
+def _form_key(form: CallForm | UniqueCall) -> bytes:
+    return msgspec.json.encode([form.operator, form.arguments], order="deterministic")
 
 
 def capture_calls(
@@ -187,7 +178,7 @@ def capture_calls(
         program.run(inputs, steps)
     reuse: dict[bytes, list[tuple[Reuse, ...]]] = {}
     for form, used in zip(watched.forms, watched.reuse, strict=True):
-        reuse.setdefault(form_key(form), []).append(used)
+        reuse.setdefault(_form_key(form), []).append(used)
     return Captured(recorder.kept, recorder.forms, reuse, watched.reuse, layers)
 
 
@@ -283,12 +274,9 @@ def cold_bytes(device: str) -> int:
     return _COLD_FACTOR * cache_bytes
 
 
-def gap(marks: ClockMarks | None = None) -> None:
-    """Keep a single thread of the GPU busy for about 20 µs, between two marks of the clock."""
-    mark = _nothing if marks is None else marks.mark
-    mark()
+def gap() -> None:
+    """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
-    mark()
 
 
 def replayable_turns(
