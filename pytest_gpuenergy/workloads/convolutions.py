@@ -374,7 +374,7 @@ OCCURRENCES: Mapping[str, Mapping[str, int]] = {
         )
     )
 }
-"""How often layers occur in a network.
+"""The number of times that each layer occurs in a network.
 
 These are the 53 convolutions of ResNet-50 with strides in the first convolution of a block
 (K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1).
