@@ -224,10 +224,8 @@ def test_split_operands_are_as_exact_as_float32_in_long_sums(device, chosen, opt
     assert verify(device, chosen, conv) < 0.1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("channels", "layout"), [(3, "nchw"), pytest.param(1, "nhwc", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("channels", "layout"), [(3, "nchw"), (1, "nhwc")])
 def test_split_operands_are_as_exact_as_float32_in_short_sums(device, channels, layout):
     conv = conv_of(2, 12, 12, 16, channels, 1, 1, 1, 0, mode="3xtf32", layout=layout)
     assert verify(device, ONE, conv) < 0.4
