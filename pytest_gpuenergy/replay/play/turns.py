@@ -20,7 +20,6 @@ import msgspec
 import torch
 from torch.profiler import record_function
 
-from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.call_windows import CallWindow
@@ -367,7 +366,7 @@ def window_turns(
     for window, first, middle in zip(windows, firsts, middles, strict=True):
         model = recorder.chains.get(middle)
         if model is None or not model.is_plain:
-            missing[window_key(window.step, window.number)] = (
+            missing[window.key] = (
                 "the model makes other calls in its place now"
                 if model is None
                 else "tensors that are sparse, nested or quantized cannot be copied"
@@ -403,7 +402,7 @@ def window_turns(
                 str(one[0]) for one in alone
             )
             what = ", ".join(others) or "the kernels of its calls otherwise"
-            missing[window_key(window.step, window.number)] = f"together they launch {what}"
+            missing[window.key] = f"together they launch {what}"
     return alike_alone, missing
 
 
