@@ -33,7 +33,7 @@ from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
 Cache = Literal["model", "hot", "cold"]
-"""What the L2 cache holds when a call is made again.
+"""The content of the L2 cache when a call is repeated.
 
 ``model``: what it held in the model. ``hot``: the tensors of the call. ``cold``: none of them."""
 Repeat = Callable[[], AbstractContextManager[Repeater]]
