@@ -44,7 +44,9 @@ gc.disable()  # until all is collected
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
 collect_ignore = [] if THOROUGH else ["studies"]
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=60 if THOROUGH else 10)
+hypothesis.settings.register_profile(
+    "shared", deadline=None, max_examples=60 if THOROUGH else 10, derandomize=not THOROUGH
+)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -291,6 +293,10 @@ _with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """If all tests run, build what kernels share while the workers collect them."""
+    if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)) is not None:
+        # Each worker would compile all modules, which takes two thirds of what collecting takes.
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     tests = Path(__file__).parent
     folders = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
     if not {tests, tests.parent}.isdisjoint(folders):

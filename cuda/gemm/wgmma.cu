@@ -12,6 +12,7 @@
 //                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
 //                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
+//   DOUBLED            whether a thread has registers for the sums of two steps, then
 //   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; if HALVES only
 //   HALVES             whether elements of C have 16 bits
@@ -416,32 +417,64 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
-    Sums sums = {}, part;
     Place scaled = place_of(work.tile, rank);
-    Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, work.begin);
+    Sums sums = {}, even;
+    Factors of_even;
+    Ring done = ring;  // the stage that is multiplied and not empty yet
+    auto begin = [&](Sums& part, Factors& factors, int step) {
+      wait(full[ring.stage], ring.parity);
+      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
+      factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
+      ring.advance();
+    };
+    auto promote_finished = [&](Sums& part, const Factors& factors) {
+      if (thread < SHARERS) empty_for(empty[done.stage], rank, thread);
+      done.advance();
+      promote(sums, part, factors);
+    };
+#if DOUBLED
+    // The sums of a step are promoted while those of the next one are computed.
+    Sums odd;
+    Factors of_odd;
+    begin(even, of_even, work.begin);
+    int step = work.begin + 1;
+    for (; step + 1 < work.end; step += 2) {
+      begin(odd, of_odd, step);
+      finish<1>(even);
+      promote_finished(even, of_even);
+      begin(even, of_even, step + 1);
+      finish<1>(odd);
+      promote_finished(odd, of_odd);
+    }
+    if (step < work.end) {
+      begin(odd, of_odd, step);
+      finish<1>(even);
+      promote_finished(even, of_even);
+      finish<0>(odd);
+      promote_finished(odd, of_odd);
+    } else {
+      finish<0>(even);
+      promote_finished(even, of_even);
+    }
 #else
-    Sums sums, &part = sums;
-    int before = 0;  // the stage of the step before
+    for (int step = work.begin; step < work.end; ++step) {
+      begin(even, of_even, step);
+      finish<0>(even);
+      promote_finished(even, of_even);
+    }
 #endif
+#else
+    Sums sums;
+    int before = 0;  // the stage of the step before
     for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
-      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
-               PROMOTED || step == work.begin);
-#if PROMOTED
-      // What the next step needs is on its way meanwhile.
-      Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
-      finish<0>(part);
-      if (thread < SHARERS) empty_for(empty[ring.stage], rank, thread);
-      promote(sums, part, factors);
-      factors = next;
-#else
+      multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
+               step == work.begin);
       finish<1>(sums);
       if (thread < SHARERS && step > work.begin) empty_for(empty[before], rank, thread);
       before = ring.stage;
-#endif
       ring.advance();
     }
-#if !PROMOTED
     finish<0>(sums);
     if (thread < SHARERS) empty_for(empty[before], rank, thread);
 #endif

@@ -53,19 +53,19 @@ _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
 _REMEMBERED = 3
-"""How many archives are kept in memory: those of the three seeds of a workload."""
+"""The number of archives kept in memory: one for each of the three seeds of a workload."""
 
 _REMEMBERED_INPUTS = 8
-"""How many inputs are kept in memory: those of the three seeds of a workload and of its exact twin,
+"""The number of inputs kept in memory: for the three seeds of a workload and of its exact twin,
 and of the next workload, see `draw_ahead`."""
 
 _REMEMBERED_BYTES = 1 << 29
-"""How much of the devices' memory the references take that are remembered there."""
+"""The part of the devices' memory that remembered references may take."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
-"""What a few cores compute in a second, in double precision."""
+"""The operations in double precision that a few cores do in a second."""
 
 
 @dataclass(frozen=True)
@@ -434,20 +434,17 @@ def _to_archive(reference: Reference, reach: int) -> dict[str, Values]:
     return arrays
 
 
-def _from_archive(arrays: Mapping[str, Values], names: list[str]) -> Reference:
-    conditions = {
-        name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
-        for name in names
-        if _SCALE + name in arrays
-    }
-    return Reference({name: arrays[name] for name in names}, conditions)
-
-
 def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
         state = path.stat()
         arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
-        reference = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
+        names = [tensor.name for tensor in workload.outputs]
+        conditions = {
+            name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
+            for name in names
+            if _SCALE + name in arrays
+        }
+        reference = Reference({name: arrays[name] for name in names}, conditions)
         good = all(reference[tensor.name].shape == tensor.shape for tensor in workload.outputs)
         reach = int(arrays[_REACH])
     except Exception:  # a damaged archive raises almost anything, and is written again

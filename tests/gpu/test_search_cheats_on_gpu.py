@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from cheat_candidates import FOLDER, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import CudaDevice, Device
-from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import SearchBench
 from pytest_gpuenergy.search.validation import variant_refusals
@@ -19,12 +16,6 @@ pytestmark = pytest.mark.gpu
 CHEATS = sorted(
     {path.stem for path in FOLDER.glob("*.cu")} - {"honest", "knows_the_seed", RIGHT_BUT_READS}
 )
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def names(workloads: tuple[Conv2d, ...]) -> list[str]:
 
 def test_networks_have_their_usual_layers():
     assert names(network("cases")) == list(CASES) == [f"case{k}" for k in range(1, 8)]
-    assert names(network("resnet")) == [f"resnet{k:02d}" for k in range(1, 14)]
+    assert names(network("resnet")) == [f"resnet{k:02d}" for k in range(1, 21)]
     layers = ("00", "02", "04", "05", "08", "09", "12", "13", "18", "19")
     assert names(network("yolo")) == [f"yolo{k}" for k in layers]
 
@@ -65,7 +65,7 @@ def test_a_bundled_workload_is_found_by_name():
 
 
 def test_an_unknown_workload_lists_the_choices(tmp_path):
-    with pytest.raises(InputError, match=r"one of case1, .* resnet01 \.\.\. resnet13, .*_nt\.$"):
+    with pytest.raises(InputError, match=r"one of case1, .* resnet01 \.\.\. resnet20, .*_nt\.$"):
         find_workload("case8")
     with pytest.raises(InputError, match=r"8192_nt, stem, atrous, depthwise\.$"):
         find_workload("case8", project(tmp_path))

@@ -67,21 +67,34 @@ class WgmmaFloat8Parameters(WgmmaParameters):
 
     def consumer_registers(self, gemm: Gemm) -> int:
         """Return about how many registers a consumer's thread needs for sums and totals."""
-        sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         if gemm.accumulation == "fast":
-            return sums + OTHER_REGISTERS
+            return self._registers(gemm, 1)
+        return self._registers(gemm, 3 if self._doubled(gemm) else 2)
+
+    def _registers(self, gemm: Gemm, kept: int) -> int:
+        """Return about how many registers a consumer's thread needs that keeps so many sums."""
+        sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         factors = self.tile_m // (WARPGROUP // 4 * self.consumers) + self.tile_n // 64
-        return 2 * sums + OTHER_REGISTERS + (factors if gemm.scaling == "block" else 0)
+        scaled = gemm.scaling == "block"
+        return kept * sums + OTHER_REGISTERS + max(0, kept - 1) * factors * scaled
+
+    def _doubled(self, gemm: Gemm) -> bool:
+        """Return whether a thread has registers for totals and for the sums of two steps."""
+        promoted = gemm.accumulation != "fast"
+        return promoted and self._registers(gemm, 3) <= self.register_counts[2]
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
-        While a consumer adds its sums to totals, only others multiply.
+        While a consumer adds its sums to totals, others multiply, and it does so itself if it has
+        registers for the sums of two steps.
         """
         busy = super().busy_cycles(gemm, costs)
         if gemm.accumulation == "fast":
             return busy
         adding = costs.sums_share * self.tile_m * self.tile_n / WARPGROUP
+        if self._doubled(gemm):
+            return max(busy, adding)
         return max(busy, (busy + adding) / self.consumers)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
@@ -97,6 +110,7 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         return {
             **super().instruction_constants(gemm),
             "PROMOTED": gemm.accumulation != "fast",
+            "DOUBLED": self._doubled(gemm),
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
 

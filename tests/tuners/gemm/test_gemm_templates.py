@@ -770,7 +770,7 @@ FAULTS = {
     ),
     "wgmma_float8-stage-free-early": (
         *(FLOAT8, LONG_FLOAT8),
-        [("finish<0>(part);", "finish<1>(part);")],
+        [("finish<1>(odd);", "finish<2>(odd);")],
     ),
     "wgmma_float8-scale-of-another-row": (
         *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
@@ -787,8 +787,9 @@ FAULTS = {
     "wgmma_float8-not-promoted": (
         *(FLOAT8, Gemm("g", 8, 64, 4096, "tn", "e4m3")),
         [
-            ("PROMOTED || step == work.begin);", "step == work.begin);"),
-            ("promote(sums, part, factors);", "if (step + 1 == work.end) sums = part;"),
+            ("further(B_STAGE), true);", "further(B_STAGE), step < work.begin + 2);"),
+            ("Ring done = ring;", "int left = work.end - work.begin; Ring done = ring;"),
+            ("promote(sums, part, factors);", "if (--left < 2) promote(sums, part, factors);"),
         ],
     ),
     "wgmma_float8-quantized-with-another-scale": (
