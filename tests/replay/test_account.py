@@ -568,3 +568,8 @@ def test_a_minor_call_that_is_measured_with_others_too_is_measured_shortly():
     found = call_settings(CALLS_BY_SHARE, [0, 1], ["minor", "large"])
     assert found["minor"] == found["slight"]
     assert "large" not in found
+
+
+def test_a_slight_call_that_is_measured_with_others_briefly_is_as_a_trifle():
+    found = call_settings(CALLS_BY_SHARE, [0, 1], ["slight", "minor"], brief=True)
+    assert found["slight"] == found["elsewhere"] != found["minor"]

@@ -470,7 +470,7 @@ def call_settings(
     }
 
     def settings(key: str, share: float) -> MeterSettings:
-        if share < _TRIFLING_SHARE:
+        if share < (_SLIGHT_SHARE if brief and key in in_windows else _TRIFLING_SHARE):
             return _TRIFLING
         slight = _MINOR_SHARE if brief or key in in_windows else _SLIGHT_SHARE
         return _SLIGHT if share < slight else _BRIEF
