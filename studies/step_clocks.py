@@ -3,10 +3,10 @@
     python studies/step_clocks.py gemma-2b --json step-clocks.json
 
 Needs a GPU, CuPy, PyTorch and transformers. The mean clock of a graph does not tell the clock of
-its parts, so marks between its calls do. Energies and times of the graphs are those of the harness.
-Calls that take most of the step's time are heavy if they are linear layers, and light otherwise. A
-heavy call is measured alone, with gaps after it, and in blocks with gaps; a light call alone, and
-after a heavy one. Results are written after each measurement.
+its parts: between calls, a kernel of one thread notes the cycles of its SM and the GPU's
+nanoseconds, in the graph itself. Energies and times of the graphs are those of the harness. Calls
+that take most of the step's time are heavy if they are linear layers, and light otherwise; both are
+measured alone, and heavy ones with gaps after them. Results are written after each measurement.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import math
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,6 +32,7 @@ from pytest_gpuenergy.engine import Harness, Station, Subject
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import WorkloadInfo
 
+_NOTES = 1 << 14
 _GAP_MS = 0.02
 _GAP_CYCLES = 36_000
 _SETTINGS = MeterSettings(
@@ -45,8 +47,90 @@ _SETTINGS = MeterSettings(
 _HEAVY, _LIGHT, _INSTANCES = 3, 7, 8
 _HEAVY_GAPS = (0.5, 1.5)
 """The time of the gaps after a heavy call, as multiples of the call's."""
-_BLOCKS = (8, 64)
-"""The numbers of calls before as many gaps: how long a load lasts without a gap."""
+
+_PTX = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry note(.param .u64 notes, .param .u64 count)
+{
+  .reg .u64 %%notes, %%at, %%ns, %%cycles;
+  .reg .u32 %%number, %%sm;
+  mov.u64 %%ns, %%globaltimer;
+  mov.u64 %%cycles, %%clock64;
+  mov.u32 %%sm, %%smid;
+  ld.param.u64 %%notes, [notes];
+  ld.param.u64 %%at, [count];
+  atom.global.add.u32 %%number, [%%at], 1;
+  and.b32 %%number, %%number, %d;
+  mad.wide.u32 %%at, %%number, 24, %%notes;
+  st.global.u64 [%%at], %%ns;
+  st.global.u64 [%%at+8], %%cycles;
+  cvt.u64.u32 %%ns, %%sm;
+  st.global.u64 [%%at+16], %%ns;
+  ret;
+}
+""" % (_NOTES - 1)
+
+
+class Notes:
+    """A kernel that notes the clock where it is launched, in graphs too."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._module = cupy.cuda.function.Module()
+        self._module.load(_PTX)
+        self._note = self._module.get_function("note")
+        self._notes = cupy.zeros(3 * _NOTES, dtype="u8")
+        self._count = cupy.zeros(1, dtype="u4")
+        self._cupy = cupy
+        self._began = 0
+
+    def restart(self) -> None:
+        """Forget the notes so far."""
+        self._cupy.cuda.Device().synchronize()
+        self._began = int(self._count.get()[0])
+
+    def __call__(self) -> None:
+        """Enqueue a note on CuPy's current stream."""
+        self._note((1,), (1,), (self._notes, self._count))
+
+    def latest(self) -> list[tuple[int, int, int]]:
+        """Return the nanoseconds, cycles and SM of the latest notes since the restart, in order."""
+        self._cupy.cuda.Device().synchronize()
+        total = int(self._count.get()[0])
+        kept = self._notes.get().reshape(-1, 3).tolist()
+        first = max(self._began, total - _NOTES)
+        return [tuple(kept[number % _NOTES]) for number in range(first, total)]
+
+
+def spans(notes: Sequence[tuple[int, int, int]], labels: Sequence[str]) -> dict[str, Any]:
+    """Return by label the mean time of the spans that end with its notes, and the clock in them.
+
+    Args:
+        notes: The latest notes; the last one is the last of ``labels``.
+        labels: The label of each note of a period.
+    """
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    whole = len(notes) - len(notes) % len(labels)
+    for number in range(len(notes) - whole + 1, len(notes)):
+        (ns, cycles, sm), (before_ns, before_cycles, before_sm) = notes[number], notes[number - 1]
+        label = labels[(number - len(notes)) % len(labels)]
+        found = sums[label]
+        found[0] += 1
+        found[1] += ns - before_ns
+        if sm == before_sm and ns > before_ns:
+            found[2] += ns - before_ns
+            found[3] += cycles - before_cycles
+    return {
+        label: {
+            "spans": int(number),
+            "us": total / number / 1e3,
+            "mhz": 1e3 * cycles / clocked if clocked else None,
+        }
+        for label, (number, total, clocked, cycles) in sums.items()
+    }
 
 
 def key_of(func: Any, args: Any, keywords: Any) -> str:
@@ -61,12 +145,12 @@ def key_of(func: Any, args: Any, keywords: Any) -> str:
     return f"{func} {' '.join(shapes)}"
 
 
-def modes(marks: Any) -> tuple[Any, Any]:
-    """Return the class of a context that marks calls, and of one that keeps them."""
+def modes(notes: Notes) -> tuple[Any, Any]:
+    """Return the class of a context that notes calls, and of one that keeps them."""
     from pytest_gpuenergy.replay.profile.capture import OperatorMode
 
-    class Marking(OperatorMode):
-        """Makes a mark after each call, or before and after the chosen ones."""
+    class Noting(OperatorMode):
+        """Makes a note after each call, or before and after the chosen ones."""
 
         def __init__(self, chosen: Sequence[str] = ()) -> None:
             super().__init__()
@@ -75,13 +159,13 @@ def modes(marks: Any) -> tuple[Any, Any]:
 
         def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             key = key_of(func, args, keywords)
-            is_marked = key in self.chosen if self.chosen else not func.is_view
-            if is_marked and self.chosen:
-                marks.mark()
+            is_noted = key in self.chosen if self.chosen else not func.is_view
+            if is_noted and self.chosen:
+                notes()
                 self.labels.append("others")
             returned = func(*args, **keywords)
-            if is_marked:
-                marks.mark()
+            if is_noted:
+                notes()
                 self.labels.append(key)
             return returned
 
@@ -98,30 +182,18 @@ def modes(marks: Any) -> tuple[Any, Any]:
                 group.append(partial(func, *args, **keywords))
             return func(*args, **keywords)
 
-    return Marking, Keeping
+    return Noting, Keeping
 
 
 class Study:
     """Measures graphs one after another, and keeps what was found in a file."""
 
-    def __init__(self, harness: Harness, enforced: Setpoint, marks: Any, path: Path) -> None:
+    def __init__(self, harness: Harness, enforced: Setpoint, notes: Notes, path: Path) -> None:
         self._harness = harness
         self._enforced = enforced
-        self._marks = marks
+        self._notes = notes
         self._path = path
         self.found: list[dict[str, Any]] = []
-
-    def _spans(self, labels: Sequence[str]) -> dict[str, Any]:
-        """Return the mean time and clock of the spans that end with marks of each label."""
-        found = self._marks.spans(labels)
-        return {
-            label: {
-                "in_period": labels.count(label),
-                "us": span.time_us,
-                "mhz": span.clock_mhz,
-            }
-            for label, span in found.items()
-        }
 
     def measure(
         self,
@@ -134,7 +206,7 @@ class Study:
         Args:
             name: The name of the measurement.
             functions: What each turn launches.
-            labels: Returns the labels of the marks of one turn, once it has been captured.
+            labels: Returns the labels of the notes of one turn, once it has been captured.
         """
         import torch
 
@@ -151,7 +223,7 @@ class Study:
 
         @contextmanager
         def repeater() -> Iterator[Any]:
-            self._marks.restart()
+            self._notes.restart()
             with torch.inference_mode():
                 yield devices.GraphRepeater([call], multiple=len(functions))
 
@@ -171,7 +243,7 @@ class Study:
             "change_per_k": one.energy_change_per_k,
             "at_limit": one.cap_binding,
             "error": one.error,
-            "spans": self._spans(labels()) if labels() else {},
+            "spans": spans(self._notes.latest(), labels()) if labels() else {},
         }
         self.found.append(row)
         self._path.write_text(json.dumps(self.found, indent=1))
@@ -198,7 +270,7 @@ def main() -> int:
 
     from pytest_gpuenergy.replay import capture_step, load_model
     from pytest_gpuenergy.replay.play.turns import gap
-    from pytest_gpuenergy.replay.profile.programs import Prompt
+    from pytest_gpuenergy.replay.profile.programs import Prompt, told_of_capture
 
     with (
         open_device("auto") as device,
@@ -211,16 +283,16 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder, harness.heating():
             Path(folder, "config.json").write_text(json.dumps(CONFIGS[options.model]))
             program = load_model(folder, device=gpu)
-        marks = devices.ClockMarks()
-        marking, keeping = modes(marks)
+        notes = Notes()
+        noting, keeping = modes(notes)
         prompt = Prompt(options.prompt_tokens, 1, options.batch)
         _, levels = capture_step(program, program.inputs(prompt, gpu), 0)
         (step,) = levels["graph"]
-        study = Study(harness, enforced, marks, options.json)
+        study = Study(harness, enforced, notes, options.json)
         study.measure("step", [step])
 
-        def marked(name: str, chosen: Sequence[str] = ()) -> dict[str, Any]:
-            mode = marking(chosen)
+        def noted(name: str, chosen: Sequence[str] = ()) -> dict[str, Any]:
+            mode = noting(chosen)
 
             def function() -> object:
                 mode.labels.clear()
@@ -229,63 +301,39 @@ def main() -> int:
 
             return study.measure(name, [function], lambda: mode.labels)["spans"]
 
-        in_step = marked("step, marked")
-        counts = {key: span["in_period"] * span["us"] for key, span in in_step.items()}
+        in_step = noted("step, noted")
+        counts = {key: span["spans"] * span["us"] for key, span in in_step.items()}
         order = sorted(counts, key=lambda key: -counts[key])
         heavy = [key for key in order if key.startswith("aten.linear")][:_HEAVY]
         light = [key for key in order if key not in heavy][:_LIGHT]
-        marked("step, heavy marked", heavy)
+        noted("step, heavy noted", heavy)
         mode = keeping([*heavy, *light])
-        with mode:
+        with told_of_capture(True), mode:
             step()
         kept = mode.kept
         study.measure("gap", [gap])
 
-        def sequence(*parts: Callable[[], object]) -> Callable[[], object]:
+        def then(call: Callable[[], object], gaps: int) -> Callable[[], object]:
             def function() -> object:
-                return [part() for part in parts]
+                returned = call()
+                notes()
+                if gaps:
+                    for _ in range(gaps):
+                        gap()
+                    notes()
+                return returned
 
             return function
 
-        def spaced(key: str, block: int, gaps: int) -> None:
-            calls = kept[key]
-            several = [[calls[(turn + i) % len(calls)] for i in range(block)] for turn in range(8)]
-            study.measure(
-                f"{key}, {block} with {gaps} gaps",
-                [sequence(*group, marks.mark, *[gap] * gaps, marks.mark) for group in several],
-                lambda: ["call", "gaps"],
-            )
-
-        alone_ms = {}
-        for key in heavy:
-            study.measure(f"{key}, alone", kept[key])
-            row = study.measure(
-                f"{key}, alone, marked",
-                [sequence(call, marks.mark) for call in kept[key]],
-                lambda: ["call"],
-            )
-            alone_ms[key] = row["time_ms"] or 1.0
-            for share in _HEAVY_GAPS:
-                spaced(key, 1, max(1, round(share * alone_ms[key] / _GAP_MS)))
-        for key in light:
-            row = study.measure(
-                f"{key}, alone, marked",
-                [sequence(call, marks.mark) for call in kept[key]],
-                lambda: ["call"],
-            )
-            alone_ms[key] = row["time_ms"] or 1.0
-            count = max(1, round(alone_ms[heavy[0]] / alone_ms[key]))
-            several = [
-                (first, [kept[key][(turn + i) % len(kept[key])] for i in range(count)])
-                for turn, first in enumerate(kept[heavy[0]])
-            ]
-            study.measure(
-                f"{key}, {count} after heavy",
-                [sequence(first, marks.mark, *others, marks.mark) for first, others in several],
-                lambda: ["heavy", "light"],
-            )
-        for block in _BLOCKS:
-            spaced(heavy[0], block, max(1, round(block * alone_ms[heavy[0]] / _GAP_MS)))
+        for key in filter(kept.get, [*heavy, *light]):
+            alone_ms = study.measure(f"{key}, alone", kept[key])["time_ms"] or 1.0
+            for share in (0.0, *_HEAVY_GAPS) if key in heavy else (0.0,):
+                gaps = round(share * alone_ms / _GAP_MS)
+                study.measure(
+                    f"{key}, noted, with {gaps} gaps",
+                    [then(call, gaps) for call in kept[key]],
+                    ["call", "gaps"].copy if gaps else ["call"].copy,
+                )
         study.measure("step again", [step])
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -299,12 +300,15 @@ class CudaDevice(Device):
                 found[name] = getattr(nvml, function)()
         if (cuda := found.get("cuda_driver")) is not None:
             found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        versions: dict[str, str] = self._call(60.0, "describe")
-        return {
-            **{name: printable_text(version) for name, version in found.items()},
-            **self._compilers.versions,
-            **versions,
-        }
+        # Two processes tell the rest, which may both have to import CuPy first.
+        with ThreadPoolExecutor(1) as pool:
+            compilers = pool.submit(lambda: self._compilers.versions)
+            versions: dict[str, str] = self._call(60.0, "describe")
+            return {
+                **{name: printable_text(version) for name, version in found.items()},
+                **compilers.result(),
+                **versions,
+            }
 
     def close(self) -> None:
         self._worker.kill()

@@ -1,8 +1,8 @@
 """Reads unique kernels without their trace: from our own file, or from that of an older tool.
 
-The older tool's form is not published. So each field is understood by several names, whatever
-their case, blanks and underscores, and its value in any of the forms that tools write. A value that
-is missing or not understood is None.
+The older tool's form is not published. Therefore each field may have any of several names, in which
+case, blanks and underscores do not matter, and its value any of the forms that tools write. A value
+that is missing or not understood is None.
 """
 
 from __future__ import annotations

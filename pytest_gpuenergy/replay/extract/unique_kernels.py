@@ -127,7 +127,7 @@ TIERS = {
     3: "other operators, called again with their arguments",
     4: "Triton kernels, launched as kernels",
 }
-"""How a kernel is replayed, by its tier."""
+"""The way in which a kernel is replayed, by its tier."""
 
 
 class Signature(Struct, frozen=True):

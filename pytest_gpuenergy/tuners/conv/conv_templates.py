@@ -175,9 +175,21 @@ class GroupedParameters(Tile):
         return 2 * self.window_registers(conv) + self.channels + sums
 
     def shared_bytes(self, conv: Conv2d) -> int:
-        """Return the shared memory of a block, for weights: see ``WEIGHT_ROW`` in the text."""
+        """Return the shared memory of a block: for weights, and in their place for results."""
         row = self.threads_z * self.channels
-        return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
+        weights = self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
+        results = self.threads_x * self.threads_y * (row + 4)
+        return 4 * max(weights, results if self._collects(conv) else 0)
+
+    def _collects(self, conv: Conv2d) -> bool:
+        """Return whether a block collects its results, because pieces of a group's are not aligned.
+
+        A thread would write its channels of a pixel a few at a time in NHWC.
+        """
+        piece = WIDEST_LOAD_BYTES // conv.element_bytes
+        aligned = _group(conv)[1] % piece == 0
+        apart = self._channels_at_once(conv) < self.channels
+        return conv.layout == "nhwc" and apart and not aligned
 
     def _channels_at_once(self, conv: Conv2d) -> int:
         """Return how many channels of a pixel are written at once in NHWC."""
@@ -229,6 +241,8 @@ class GroupedParameters(Tile):
             "DEPTH": self.depth,
             "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
             "OUT_CHANNELS": self._channels_at_once(conv),
+            "COLLECTED": self._collects(conv),
+            "SHARED": self.shared_bytes(conv) // 4,
         }
         return self.text(conv, constants)
 
@@ -257,8 +271,11 @@ class NarrowParameters(Tile):
 
     @classmethod
     def computes(cls, workload: Workload) -> bool:
-        """Return whether it is a convolution with few output and more input channels in a group."""
-        if not isinstance(workload, Conv2d):
+        """Return whether it is a convolution with few output and more input channels in a group.
+
+        With elements of 16 bits, tensor cores were faster on an H200 nevertheless.
+        """
+        if not isinstance(workload, Conv2d) or workload.element_bytes == 2:
             return False
         of_input, of_output = _group(workload)
         return of_output <= _NARROW and of_input > _FEW_CHANNELS

@@ -13,11 +13,9 @@ from hypothesis import given, strategies as st
 from pytest_gpuenergy.devices import (
     CLOCK_SPAN_S,
     MIN_SPAN_NS,
-    ClockMarks,
     GraphRepeater,
     Timeline,
     clock_samples,
-    marked_spans,
 )
 from pytest_gpuenergy.devices.cuda import clock_notes
 
@@ -187,30 +185,3 @@ def test_notes_that_a_kernel_has_overwritten_are_plausible_or_left_out(notes):
 def test_without_two_good_notes_the_clock_is_unknown(notes):
     times_s = np.arange(len(notes), dtype=np.float64)
     assert clock_samples(notes.astype(np.uint64), times_s) is None
-
-
-def test_marks_in_a_graph_tell_the_time_and_clock_between_them():
-    with host_gpu(lambda: None) as gpu:
-        gpu.clock_mhz = 1312.5
-        marks, inner = ClockMarks(), work(gpu)
-
-        def turn() -> None:
-            for _ in range(3):
-                inner()
-            marks.mark()
-            inner()
-            marks.mark()
-
-        repeater = GraphRepeater([turn])
-        marks.restart()
-        run(repeater, gpu, 0.3)
-        found = marks.spans(["three", "one"])
-    assert found["three"].clock_mhz == pytest.approx(1312.5, rel=1e-6)
-    assert found["three"].time_us - found["one"].time_us == pytest.approx(2e6 * LAUNCH_S, rel=0.05)
-
-
-def test_spans_between_marks_of_two_sms_have_a_time_and_no_clock():
-    notes = np.array([(0, 0, 1), (100, 200, 1), (400, 7, 2), (500, 9, 2)], dtype=np.uint64)
-    found = marked_spans(notes, ["a", "b"])
-    assert found["b"] == (0.1, pytest.approx(1e3 * 202 / 200))
-    assert found["a"] == (pytest.approx(0.3), None)

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from host_cublas import ON_TENSOR_CORES, HostCublas, host_cublas
-from host_cupy import host_gpu, nvml_of_one_card
+from host_cupy import device_in_this_process, host_gpu
 from points import each_once
-from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
@@ -29,10 +27,7 @@ GEMM = Gemm("product", 5, 6, 7)
 @pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda, "Worker", Worker)
-        patch.setattr(cuda, "find_spec", lambda _: object())
-        gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-        yield CudaDevice(nvml_of_one_card(), gpu)
+        yield device_in_this_process(patch)
 
 
 @contextmanager
