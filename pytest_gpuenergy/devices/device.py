@@ -145,6 +145,10 @@ class Repeater(Protocol):
         """
 
 
+SINGLES = 3
+"""How many times single launches are checked after many launches, see `Relaunching`."""
+
+
 class Relaunching(Protocol):
     """A kernel that can be launched once more after many launches."""
 
@@ -158,7 +162,8 @@ class Relaunching(Protocol):
 
         Args:
             once: launch a few times, overwrite the outputs, and directly after that launch a single
-                time, so that no later launch can make up for work that this launch skips.
+                time, so that no later launch can make up for work that this launch skips. Each of
+                `SINGLES` such calls may use its share of the sets, if there are so many.
 
         Yields:
             The number of launches so far, each time the arenas have been written. Nothing if there

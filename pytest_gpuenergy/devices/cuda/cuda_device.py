@@ -26,6 +26,7 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import (
     HEAT_JOB,
+    SINGLES,
     Device,
     Heater,
     KernelRepeater,
@@ -383,10 +384,11 @@ class CudaDevice(Device):
             if (pid := self._worker.pid) is not None:
                 self._with_context.add(pid)
 
-    def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
-        """Relaunch in the worker, see `Relaunching.relaunch`."""
+    def _relaunched(self, timeout_s: float, once: bool, number: int = 0) -> Iterator[int]:
+        """Relaunch in the worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
         turns: int = self._call(timeout_s, "begin_relaunch", self._array_kernels)
-        for turn in range(turns):
+        share = SINGLES if once and turns >= SINGLES else 1
+        for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
             for number in range(results):
@@ -469,6 +471,7 @@ class _WorkerRepeater(_RemoteRepeater):
     def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
+        self._singles = 0
 
     def start(self) -> None:
         self._device._await_context()
@@ -479,7 +482,8 @@ class _WorkerRepeater(_RemoteRepeater):
         return super().launch(count)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        yield from self._device._relaunched(self._timeout_s, once)
+        number, self._singles = self._singles, self._singles + once
+        yield from self._device._relaunched(self._timeout_s, once, number)
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)
