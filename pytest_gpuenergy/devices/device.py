@@ -409,14 +409,6 @@ class Device(ABC):
         """
         return
 
-    def begin_next_context(self) -> None:
-        """Have the process after this one begin to use the GPU, without waiting for it.
-
-        Call it when a kernel has been measured, and its results remain to be checked: the next
-        kernel will not wait for a context then. Until it has one, nothing timed begins to run.
-        """
-        return
-
     def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Run the next kernel in a new process.
 
