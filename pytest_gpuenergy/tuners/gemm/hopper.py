@@ -97,18 +97,26 @@ def copied_row(gemm: Gemm, length: int) -> int:
 
 def _straddles(gemm: Gemm) -> float:
     """Return the share of the operands' lines that lie in two lines of the L2."""
-    across = [row * gemm.element_bytes % LINE_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
-    return sum(across) / 2
+    steps = (math.gcd(row * gemm.element_bytes, LINE_BYTES) for row in (gemm.lda, gemm.ldb))
+    return sum(1 - step / LINE_BYTES for step in steps) / 2
 
 
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
-def aligned_copies(gemm: Gemm) -> OperandCopies:
-    """Return copies of the operands whose rows tensor maps cannot describe."""
+@functools.lru_cache(maxsize=32)  # thousands of tilings of a product ask for them
+def aligned_copies(gemm: Gemm, lined: bool = False) -> OperandCopies:
+    """Return copies of the operands whose rows tensor maps cannot describe.
+
+    Args:
+        gemm: the product.
+        lined: whether long rows are copied, too, that do not begin with a line of the L2.
+    """
     lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
     spaces = {}
     for name, stored in ((tensor.name, tensor.shape) for tensor in gemm.inputs):
-        if name in lengths and not can_be_mapped(gemm, stored[-1]):
-            row = copied_row(gemm, lengths[name])
+        if name not in lengths:
+            continue
+        row = copied_row(gemm, lengths[name])
+        straddles = lined and row * gemm.element_bytes % LINE_BYTES == 0 and stored[-1] % row
+        if straddles or not can_be_mapped(gemm, stored[-1]):
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
 
@@ -384,20 +392,32 @@ class HopperTiling(Tiling):
         adding = of_parts / costs.parts_bytes_per_cycle
         adding += costs.dividing_cycles * (self.parts > 1)
         loaded = self.loaded_bytes(gemm)
+        slower = costs.far_share * _far(gemm) * self._distinct(gemm, card)
+        slower += costs.straddling_share * _straddles(gemm)
+        slower += (costs.divided_share - 1) * (self.parts > 1)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=round(
-                loaded
-                * (1 + costs.far_share * _far(gemm) + costs.straddling_share * _straddles(gemm))
-            ),
+            loaded_bytes=round(loaded * (1 + slower)),
             preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing / self.parts + adding,
             next_cycles=storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
         return product_cycles(gemm, self, card, step, costs) + copying
+
+    def _distinct(self, gemm: Gemm, card: CardResources) -> float:
+        """Return the share of what all blocks load at once that differs, and is not loaded twice.
+
+        Blocks of neighbouring tiles load the same rows of A or columns of B at about the same time.
+        """
+        height, width = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
+        most_rows, most_columns = math.ceil(gemm.most_rows / height), math.ceil(gemm.N / width)
+        tiles = min(self.block_count(gemm), max(1, self.at_once(gemm, card)))
+        rows = min(most_rows, self.group * math.ceil(tiles / (self.group * most_columns)))
+        columns = min(most_columns, math.ceil(tiles / rows))
+        return min(1.0, (rows * height + columns * width) / (tiles * (height + width)))
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         """Return the copies of operands that a launch makes before that of the product."""
@@ -448,6 +468,7 @@ def sums_constants(count: int) -> dict[str, Constant]:
     return {
         "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in places)}"',
         "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in places),
+        "SUMS_RESULTS": ", ".join(f'"=f"(sums[{place}])' for place in places),
     }
 
 
