@@ -153,8 +153,8 @@ class Relaunching(Protocol):
 
         All outputs are first overwritten with the present contents of the arenas; inputs,
         workspaces and device variables keep what the launches so far have left in them. Every set
-        of buffers that has been used is launched on. When the GPU has finished, the contents of the
-        first set are written to the arenas, and then those of each other set that may differ.
+        of buffers that has been used is launched on. When the GPU has finished, the first set is
+        copied to the arenas, and after it, one by one, the other sets whose contents may differ.
 
         Args:
             once: launch a few times, overwrite the outputs, and directly after that launch a single
@@ -401,6 +401,14 @@ class Device(ABC):
 
         Nothing that is timed may run on the GPU until a kernel has run. An emulated GPU has
         nothing to do.
+        """
+        return
+
+    def begin_next_context(self) -> None:
+        """Have the process after this one begin to use the GPU, without waiting for it.
+
+        Call it when a kernel has been measured, and its results remain to be checked: the next
+        kernel will not wait for a context then. Until it has one, nothing timed begins to run.
         """
         return
 

@@ -33,7 +33,10 @@ from pytest_gpuenergy.workloads import (
 A = TypeVar("A", bound=Array)
 
 _SINGLE = 3
-"""How many single launches are checked; a kernel that skips most launches may be right at one."""
+"""The least number of times that single launches are checked, on all sets of buffers together.
+
+A kernel that skips most launches may be right at one.
+"""
 
 
 class ArenaCheck:
@@ -189,23 +192,24 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
             place.
     """
     check.poison()
-    if _check_launches(kernel, check, once=once):
-        for _ in range(_SINGLE):
+    if results := _check_launches(kernel, check, once=once):
+        for _ in range(math.ceil(_SINGLE / results)):
             check.falsify()
             _check_launches(kernel, check, once=True)
 
 
 def _check_launches(kernel: Relaunching, check: ArenaCheck, *, once: bool) -> int:
-    """Launch and check; return how many launches there have been, 0 if nothing was launched."""
-    launches = 0
+    """Launch and check; return the number of results, 0 if nothing was launched."""
+    results = 0
     for launches in kernel.relaunch(once=once):
+        results += 1
         try:
             check()
         except KernelFault as fault:
             raise KernelFault(
                 fault.outcome, f"Correct at first, wrong after {launches} launches: {fault}"
             ) from None
-    return launches
+    return results
 
 
 def falsified(right: Array, draw: np.random.Generator) -> Array:

@@ -86,7 +86,7 @@ from .extract.unique_kernels import (
     replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
-from .play.call_windows import choose_windows as choose_windows
+from .play.call_windows import CallWindow as CallWindow, choose_windows as choose_windows
 from .play.changes import (
     ModuleCalls as ModuleCalls,
     ResultReads as ResultReads,

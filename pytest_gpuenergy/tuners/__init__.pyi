@@ -15,6 +15,7 @@ from .contenders import (
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
+    NarrowParameters as NarrowParameters,
 )
 from .conv.implicit import (
     Blocks as Blocks,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
 
 import pytest
+from gemm_products import with_longer_rows
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device, verify_timed
@@ -24,18 +23,12 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH"),
 ]
 
-SIZES = [(1, 1, 1, 0), (129, 67, 257, 3), (512, 512, 512, 0)]
-"""M, N, K and by how much the leading dimensions exceed the rows."""
+SIZES = [((129, 67, 257), 3), ((512, 512, 512), 0)]
+"""M, N and K, and by how much the leading dimensions exceed the rows."""
 TRIED = 3
 """Compiled texts of each product, spread over all."""
 DEEP = Gemm("deep", 128, 128, 4096)
 SHARED = Gemm("shared", 512, 512, 512, "nn", "tf32")
-
-
-def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
-    *mnk, more = sizes
-    bare = Gemm("g", *mnk, layout, mode)
-    return replace(bare, lda=bare.lda + more, ldb=bare.ldb + more, ldc=bare.ldc + more)
 
 
 def some(gemm: Gemm, card: CardResources, headers: Headers) -> Sequence[CudaProgram]:
@@ -60,8 +53,8 @@ def gpu(headers: Headers) -> Iterator[Device]:
     with open_device("auto") as device:
         card = card_resources(device)
         products = [
-            product(sizes, layout, mode)
-            for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, CONV_MODES)
+            with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
+            for (sizes, apart), layout, mode in itertools.product(SIZES, LAYOUTS, CONV_MODES)
         ]
         device.prepare([one for gemm in products for one in some(gemm, card, headers)])
         yield device
@@ -69,9 +62,9 @@ def gpu(headers: Headers) -> Iterator[Device]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", CONV_MODES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_candidates_are_right(gpu, headers, sizes, mode, layout):
-    gemm = product(sizes, layout, mode)
+@pytest.mark.parametrize(("sizes", "apart"), SIZES)
+def test_candidates_are_right(gpu, headers, sizes, apart, mode, layout):
+    gemm = with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
     for one in some(gemm, card_resources(gpu), headers):
         verified = verify_on_device(gpu, one, gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label

@@ -18,6 +18,7 @@ def test_each_step_has_a_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 6
     assert "| bloom-560m | decode step 1 | graph | 557.7 ±6.4 | 533.4 ±5.3 | -4.9 | " in lines[5]
+    assert lines[5].endswith(" | -0.4% | 2.239 |")
 
 
 def test_figures_of_several_gpus_are_added_up(capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -99,7 +100,8 @@ class CudaDevice(Device):
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
-        self._with_context: int | None = None  # process ID of the worker that has a context
+        self._with_context: set[int] = set()  # process IDs of workers that have had a context
+        self._beginning: Thread | None = None  # creates the next worker's context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -227,6 +229,20 @@ class CudaDevice(Device):
         if self._shares_memory:
             Thread(target=begin, name="context", daemon=True).start()
 
+    def begin_next_context(self) -> None:
+        worker = self._next_worker
+        if not self._shares_memory or (pid := worker.pid) is None:  # it has not been started
+            return
+
+        def begin() -> None:
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
+                worker.call("begin_context", timeout_s=_SHARING_S)
+
+        self._await_context()
+        self._with_context.add(pid)
+        self._beginning = Thread(target=begin, name="next-context", daemon=True)
+        self._beginning.start()
+
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
         self._renew_worker()
@@ -273,9 +289,8 @@ class CudaDevice(Device):
     @property
     def processes(self) -> frozenset[int]:
         found = {os.getpid()} if has_context(self.ordinal) else set()
-        if self._with_context is not None and self._with_context == self._worker.pid:
-            found.add(self._with_context)
-        return frozenset(found)
+        alive = {pid for pid in (self._worker.pid, self._next_worker.pid) if pid is not None}
+        return frozenset(found | (self._with_context & alive))
 
     def describe(self) -> dict[str, str]:
         nvml = self.nvml
@@ -285,12 +300,15 @@ class CudaDevice(Device):
                 found[name] = getattr(nvml, function)()
         if (cuda := found.get("cuda_driver")) is not None:
             found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        versions: dict[str, str] = self._call(60.0, "describe")
-        return {
-            **{name: printable_text(version) for name, version in found.items()},
-            **self._compilers.versions,
-            **versions,
-        }
+        # Two processes tell the rest, which may both have to import CuPy first.
+        with ThreadPoolExecutor(1) as pool:
+            compilers = pool.submit(lambda: self._compilers.versions)
+            versions: dict[str, str] = self._call(60.0, "describe")
+            return {
+                **{name: printable_text(version) for name, version in found.items()},
+                **compilers.result(),
+                **versions,
+            }
 
     def close(self) -> None:
         self._worker.kill()
@@ -351,12 +369,19 @@ class CudaDevice(Device):
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
+    def _await_context(self) -> None:
+        """Wait until no worker is creating a context, which would disturb what is timed."""
+        if self._beginning is not None:
+            self._beginning.join()
+            self._beginning = None
+
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
         try:
             return self._call(timeout_s, method, *arguments)
         finally:
-            self._with_context = self._worker.pid
+            if (pid := self._worker.pid) is not None:
+                self._with_context.add(pid)
 
     def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
         """Relaunch in the worker, see `Relaunching.relaunch`."""
@@ -444,6 +469,14 @@ class _WorkerRepeater(_RemoteRepeater):
     def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
+
+    def start(self) -> None:
+        self._device._await_context()
+        super().start()
+
+    def launch(self, count: int) -> Launches:
+        self._device._await_context()
+        return super().launch(count)
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         yield from self._device._relaunched(self._timeout_s, once)

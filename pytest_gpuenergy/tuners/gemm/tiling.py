@@ -337,8 +337,10 @@ def tiled_kernel(
         tiles = parameters.tiles(gemm) - parameters.whole_tile_count(gemm)
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
+    activation = ["gemm/activation"] if gemm.activation != "none" else []
+    files = ("gemm/tiles", *activation, "gemm/end", *texts, "gemm/sum")
     return Kernel(
-        template_text(every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), _head(gemm)),
+        template_text(every, files, _head(gemm)),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),

@@ -6,15 +6,11 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from host_cupy import host_gpu, nvml_of_one_card
-from test_relaunch import Worker
+from host_cupy import device_in_this_process, host_gpu
 
 from pytest_gpuenergy.devices import CudaDevice, NvccCompilers, specific_architecture
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support import InputError, KernelFault
@@ -85,10 +81,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def device(tools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
     assert tools.is_dir()
-    monkeypatch.setattr(cuda, "Worker", Worker)
-    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    device = CudaDevice(nvml_of_one_card(), gpu)
+    device = device_in_this_process(monkeypatch)
     with host_gpu(lambda: None):
         yield device
     device.close()
