@@ -445,7 +445,6 @@ _CLUSTERS: dict[str, tuple[float, float]] = {
     "cluster_cycles": (500, 1.0),
     "cluster_m_share": (1.03, 0.05),
     "cluster_n_share": (1.05, 0.05),
-    "far_share": (0.5, 0.5),
 }
 EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
     CORES: {
@@ -639,15 +638,14 @@ def fit_energies(steady: Sequence[Steady], family: str, costs: Costs) -> Costs:
 
 
 MEASURED: Mapping[str, float] = {
-    "far_share": 0.4,
     "divided_share": 1.4,
     "dividing_cycles": 1500.0,
     "loaded_energy_cycles": 0.004,
 }
-"""Costs of the family ``hopper`` that a fit does not find, since few kernels at the power limit have
-small tiles, and few tiles were divided. By the fit, the energy of loads lasts 0.011 cycles a byte,
-and 300 x 14336 x 4096 would have taken 77 us with tiles of 64 x 192 on an H200, where it took 57.
-The others are from products of 16 to 44 tiles, whose steps 2 to 4 blocks divided."""
+"""Costs of the family ``hopper`` that a fit does not find, since few kernels at the power limit
+have small tiles, and few tiles were divided. By the fit, the energy of loads lasts 0.011 cycles a
+byte, and 300 x 14336 x 4096 would have taken 77 us with tiles of 64 x 192 on an H200, where it took
+57. The others are from products of 16 to 44 tiles, whose steps 2 to 4 blocks divided."""
 DEPTH, COUNT, RATE, SHRINKAGE = 3, 200, 0.1, 5.0
 """The depth and number of the trees, the share of each that is added, and the weight of a leaf's
 value 0."""

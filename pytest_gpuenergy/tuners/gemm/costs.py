@@ -32,8 +32,6 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             all multiprocessors load.
         memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle, which
             only estimates of products with few rows know.
-        far_share: how much longer loads take if the operands do not fit half of the L2, and blocks
-            that run at once load nothing twice.
         divided_share: the time of loads where blocks of a cluster divide the steps of a tile, and
             none of them loads what another one does, relative to others. On an H200, 100 to 132
             blocks loaded 9 to 11 TB/s then, and 16 TB/s in clusters of none.
@@ -87,7 +85,6 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
     memory_bytes_per_cycle: float = 18.0
-    far_share: float = 0.0
     divided_share: float = 1.0
     straddling_share: float = 0.0
     loading_share: float = 0.1

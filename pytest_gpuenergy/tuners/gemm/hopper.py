@@ -64,10 +64,6 @@ _OTHERS_OF_INSTRUCTION = 30
 _LONG_ROW_BYTES = 1024
 """The length from which rows of copies are a multiple of `LINE_BYTES` apart: shorter ones would
 become much longer."""
-_NEAR_BYTES = 16 << 20
-"""The size of operands above which the L2 serves fewer bytes in a cycle. The L2 of an H100 or
-H200 has two halves of 25 MB, each of which keeps what its multiprocessors read. Up to 55 bytes of a
-multiprocessor in a cycle were measured with 10 to 20 MB of operands, and 37 with 30 MB or more."""
 
 
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
@@ -119,13 +115,6 @@ def aligned_copies(gemm: Gemm, lined: bool = False) -> OperandCopies:
         if straddles or not can_be_mapped(gemm, stored[-1]):
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
-
-
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it
-def _far(gemm: Gemm) -> float:
-    """Return how much of the operands a multiprocessor must fetch from the other half of the L2."""
-    beyond = sum(tensor.nbytes for tensor in gemm.inputs if tensor.name in "AB") - _NEAR_BYTES
-    return min(1.0, max(0.0, beyond / _NEAR_BYTES))
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
@@ -392,8 +381,7 @@ class HopperTiling(Tiling):
         adding = of_parts / costs.parts_bytes_per_cycle
         adding += costs.dividing_cycles * (self.parts > 1)
         loaded = self.loaded_bytes(gemm)
-        slower = costs.far_share * _far(gemm) * self._distinct(gemm, card)
-        slower += costs.straddling_share * _straddles(gemm)
+        slower = costs.straddling_share * _straddles(gemm)
         slower += (costs.divided_share - 1) * (self.parts > 1)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -406,18 +394,6 @@ class HopperTiling(Tiling):
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
         return product_cycles(gemm, self, card, step, costs) + copying
-
-    def _distinct(self, gemm: Gemm, card: CardResources) -> float:
-        """Return the share of what all blocks load at once that differs, and is not loaded twice.
-
-        Blocks of neighbouring tiles load the same rows of A or columns of B at about the same time.
-        """
-        height, width = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
-        most_rows, most_columns = math.ceil(gemm.most_rows / height), math.ceil(gemm.N / width)
-        tiles = min(self.block_count(gemm), max(1, self.at_once(gemm, card)))
-        rows = min(most_rows, self.group * math.ceil(tiles / (self.group * most_columns)))
-        columns = min(most_columns, math.ceil(tiles / rows))
-        return min(1.0, (rows * height + columns * width) / (tiles * (height + width)))
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         """Return the copies of operands that a launch makes before that of the product."""

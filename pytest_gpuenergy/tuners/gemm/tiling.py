@@ -194,7 +194,7 @@ class Tiling(TemplateParameters[Gemm]):
         """
 
     def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
-        """Return the `TENSOR_TRAITS` of a kernel on tensor cores, given the estimate of `cycles`."""
+        """Return the `TENSOR_TRAITS` of a kernel on tensor cores, estimated to take `cycles`."""
         numbers = self.numbers
         resident, tiles = self.resident(gemm, card), self.tiles(gemm)
         clusters = self.block_count(gemm)
