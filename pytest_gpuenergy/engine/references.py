@@ -61,6 +61,8 @@ and of the next workload, see `draw_ahead`."""
 
 _REMEMBERED_BYTES = 1 << 29
 """The part of the devices' memory that remembered references may take."""
+_HOST_BYTES = 1 << 28
+"""The part of the host's memory that remembered references may take that have no file."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
@@ -132,11 +134,13 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
 
         # A user's function may not support device arrays, or memory may be short.
         with contextlib.suppress(Exception):
-            if workload.digest is None or not drawing.is_shared:
+            if workload.digest is None:
                 return made_there()
             return _ON_DEVICES.kept((workload.digest, drawing, id(arrays)), made_there)
-    if workload.digest is None or not drawing.is_shared:
+    if workload.digest is None:
         return _made(workload, drawing)[0]
+    if not drawing.is_shared:  # by some kernels at most, so that it is not worth a file
+        return _ON_HOST.kept((workload.digest, drawing), lambda: _made(workload, drawing)[0])
     path = _path(workload, drawing)
     with _MAKING.of(path):  # threads that verify several kernels of a workload need the same case
         if (cached := _load(path, workload, drawing)) is not None:
@@ -209,6 +213,9 @@ class KeptCases:
 
 _ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
 """Cases whose references are in the memory of devices, by digest, drawing and device."""
+_ON_HOST = KeptCases(_HOST_BYTES)
+"""Cases of drawings that not all kernels share, such as those near numbers in a kernel's text: the
+same kernel is verified again under the next power cap, and kernels of one template share them."""
 
 
 _MAKING = _Locks()

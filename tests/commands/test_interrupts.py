@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
+from points import MORE
 from processes import KILLED_UNDER_A_CAP, has_ended, said_through
 from small_project import INI, LINE, PARTS, SLOWER
 
@@ -28,7 +28,6 @@ def test_scale(powercap, load_kernel, energy_benchmark):
         signal.pause()
 """
 PATIENCE_S = 120.0
-MORE = partial(pytest.param, marks=pytest.mark.thorough)
 INTERRUPTED = 130
 
 

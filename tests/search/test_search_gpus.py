@@ -8,7 +8,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
+from points import MORE
 from processes import has_ended
 from search_folders import disk_with_room, search_killed_at
 
@@ -28,7 +28,6 @@ from pytest_gpuenergy.support import DeviceError, Worker
 Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
-MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
 

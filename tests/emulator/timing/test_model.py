@@ -273,8 +273,8 @@ def traffic_of(check_races):
         ("y[i % 16384] = x[0];", 0),
     ],
 )
-def test_updates_are_contended_by_sector(traffic_of, body, updates):
-    traffic = traffic_of(body, grid=100, before="__device__ int total;")
+def test_updates_are_contended_by_sector(traffic_of, body, updates, bodies):
+    traffic = traffic_of(body, grid=100, before="__device__ int total;", among=bodies)
     assert traffic.contended_updates == pytest.approx(updates)
 
 
