@@ -211,7 +211,7 @@ def _bars(step: str, parts: Sequence[Any], measured: Sequence[Any]) -> dict[str,
 
 
 def _parts(one: Step) -> Iterator[tuple[str, float]]:
-    """What a step's energy went into; negative terms shorten all others, so that the sum is right."""
+    """The energy of each part; where a term is negative, all others are shortened alike."""
     sums = dict.fromkeys(_ORDER, 0.0)
     for account in one.accounts:
         for part in account.parts:
