@@ -38,6 +38,7 @@ from .account.serving import (
 )
 from .extract.calls import (
     CallForm as CallForm,
+    GraphCalls as GraphCalls,
     LaunchForm as LaunchForm,
     UniqueCall as UniqueCall,
     read_calls as read_calls,
