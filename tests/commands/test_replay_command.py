@@ -234,7 +234,7 @@ class TestRecordedFigures:
         self, recorded, step, name, capsys
     ):
         """Parts of layers in the decode step, whole layers in the prefill, which is limited."""
-        limit = ("--powercap", "450") if name == "layer0" else ()
+        limit = ("--powercap", "450W") if name == "layer0" else ()
         key = f"step{step}-{name}"
         path = recorded / "results/measurements.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
