@@ -20,6 +20,8 @@ from pytest_gpuenergy.kernels import CudaProgram, Headers
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.workloads import Gemm
 
+pytestmark = pytest.mark.slow
+
 NVCC = """#!/bin/sh
 if [ "$1" = --version ]; then
   echo "Cuda compilation tools, release 13.0, V13.0.48"; exit
