@@ -258,6 +258,7 @@ class TestRecordedFigures:
             assert account["neighbours_ms"] == pytest.approx(24 * 0.001, rel=0.1)
         assert ", neighbours " in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_clocks_make_a_table_too(self, recorded):
         chosen = ("--powercap", "current", "--smclock", "current,1500MHz")
         status, report = emulated(recorded, *chosen)

@@ -17,6 +17,8 @@ from pytest_gpuenergy.support import InputError, KernelFault, cuda_dir
 from pytest_gpuenergy.tuners import configuration_named, cutlass_program, find_headers
 from pytest_gpuenergy.workloads import Gemm
 
+pytestmark = pytest.mark.slow
+
 NVCC = """#!/bin/sh
 if [ "$1" = --version ]; then
   echo "Cuda compilation tools, release 13.0, V13.0.48"; exit
