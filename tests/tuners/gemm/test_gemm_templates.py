@@ -628,10 +628,13 @@ def test_only_long_rows_of_copies_begin_with_a_line_of_the_l2(depth, row):
     assert [space.shape for space in kernel.workspaces] == [(70, row), (72, row)]
 
 
-@pytest.mark.parametrize(("depth", "blocks"), [(4096, 1), (4112, 2)])
-def test_8_bit_rows_that_begin_within_lines_of_the_l2_get_a_cluster(depth, blocks):
-    first = rank_kernels(Gemm("g", 4096, 4096, depth, "tn", "e4m3"), H200)[0]
-    assert first.cluster_blocks == blocks
+@pytest.mark.parametrize(
+    ("rows", "depth", "copied"), [(4096, 4096, 0), (4096, 4112, 2), (16, 4112, 0)]
+)
+def test_long_8_bit_rows_are_copied_to_whole_lines_of_the_l2_where_that_pays(rows, depth, copied):
+    product = Gemm("g", rows, 4096, depth, "tn", "e4m3")
+    kernel = rank_kernels(product, H200)[0].kernel(product)
+    assert [space.shape for space in kernel.workspaces] == [(4096, 4224)] * copied
 
 
 def test_blocks_divide_the_steps_of_few_tiles():
@@ -743,7 +746,7 @@ EARLY = ("wait<STAGES - 2>();", "wait<STAGES - 1>();")
 CUT_OFF = ("float part[PIECES_N][4] = {};", "auto& part = sums.of[i];")
 NOT_ADDED = ("sums.of[i][j][l] += part[j][l];", ";")
 FENCE = 'asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'
-WAIT_GROUP = 'asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");'
+WAIT_GROUP = 'asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(OTHERS) : "memory");'
 FAULTS = {
     "simt-slice-not-added": (SLICED, FLOAT32, [("other = 1;", "other = 2;")]),
     "simt-end-of-parts": (
@@ -769,7 +772,10 @@ FAULTS = {
     "mma-tf32-stage-overwritten-early": (MMA, TF32_PRODUCT, [EARLY]),
     "mma-stage-overwritten-early": (MMA, BFLOAT16_PRODUCT, [EARLY]),
     "mma-long-sums-cut-off": (MMA, LONG, [CUT_OFF, NOT_ADDED]),
-    "wgmma-full": (WGMMA, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
+    "wgmma-full": (
+        *(WGMMA, HALF),
+        [("wait(full[ring.stage], ring.parity);\n      multiply(sums", "multiply(sums")],
+    ),
     "wgmma-empty": (WGMMA, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
     "wgmma-finish": (WGMMA, HALF, [("finish<0>(sums);", "")]),
     "wgmma-fence": (WGMMA, HALF, [(FENCE, "")]),
@@ -789,7 +795,7 @@ FAULTS = {
     ),
     "wgmma_float8-stage-free-early": (
         *(FLOAT8, LONG_FLOAT8),
-        [("finish<1>(odd);", "finish<2>(odd);")],
+        [("finish<1>(part.sums);", "finish<2>(part.sums);")],
     ),
     "wgmma_float8-scale-of-another-row": (
         *(FLOAT8, replace(LONG_FLOAT8, scaling="block")),
@@ -807,8 +813,8 @@ FAULTS = {
         *(FLOAT8, Gemm("g", 8, 64, 4096, "tn", "e4m3")),
         [
             ("further(B_STAGE), true);", "further(B_STAGE), step < work.begin + 2);"),
-            ("Ring done = ring;", "int left = work.end - work.begin; Ring done = ring;"),
-            ("promote(sums, part, factors);", "if (--left < 2) promote(sums, part, factors);"),
+            ("Ring ended = ring;", "int left = work.end - work.begin; Ring ended = ring;"),
+            ("promote(sums, part.sums", "if (--left < 2) promote(sums, part.sums"),
         ],
     ),
     "wgmma_float8-quantized-with-another-scale": (
