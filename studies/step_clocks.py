@@ -5,9 +5,8 @@
 Needs a GPU, CuPy, PyTorch and transformers. The mean clock of a graph does not tell the clock of
 its parts: between calls, a kernel of one thread notes the cycles of its SM and the GPU's
 nanoseconds, in the graph itself. Energies and times of the graphs are those of the harness. Calls
-that take most of the step's time are heavy if they are linear layers, and light otherwise. A heavy
-call is measured alone, with gaps after it, and in blocks with gaps; a light call alone, and after a
-heavy one. Results are written after each measurement.
+that take most of the step's time are heavy if they are linear layers, and light otherwise; both are
+measured alone, and heavy ones with gaps after them. Results are written after each measurement.
 """
 
 from __future__ import annotations
@@ -48,8 +47,6 @@ _SETTINGS = MeterSettings(
 _HEAVY, _LIGHT, _INSTANCES = 3, 7, 8
 _HEAVY_GAPS = (0.5, 1.5)
 """The time of the gaps after a heavy call, as multiples of the call's."""
-_BLOCKS = (8, 64)
-"""The numbers of calls before as many gaps: how long a load lasts without a gap."""
 
 _PTX = b"""
 .version 6.0
@@ -87,17 +84,25 @@ class Notes:
         self._note = self._module.get_function("note")
         self._notes = cupy.zeros(3 * _NOTES, dtype="u8")
         self._count = cupy.zeros(1, dtype="u4")
-        cupy.cuda.Device().synchronize()
+        self._cupy = cupy
+        self._began = 0
+
+    def restart(self) -> None:
+        """Forget the notes so far."""
+        self._cupy.cuda.Device().synchronize()
+        self._began = int(self._count.get()[0])
 
     def __call__(self) -> None:
         """Enqueue a note on CuPy's current stream."""
         self._note((1,), (1,), (self._notes, self._count))
 
     def latest(self) -> list[tuple[int, int, int]]:
-        """Return the nanoseconds, cycles and SM of the latest notes, in order."""
+        """Return the nanoseconds, cycles and SM of the latest notes since the restart, in order."""
+        self._cupy.cuda.Device().synchronize()
         total = int(self._count.get()[0])
         kept = self._notes.get().reshape(-1, 3).tolist()
-        return [tuple(kept[number % _NOTES]) for number in range(max(0, total - _NOTES), total)]
+        first = max(self._began, total - _NOTES)
+        return [tuple(kept[number % _NOTES]) for number in range(first, total)]
 
 
 def spans(notes: Sequence[tuple[int, int, int]], labels: Sequence[str]) -> dict[str, Any]:
@@ -218,6 +223,7 @@ class Study:
 
         @contextmanager
         def repeater() -> Iterator[Any]:
+            self._notes.restart()
             with torch.inference_mode():
                 yield devices.GraphRepeater([call], multiple=len(functions))
 
@@ -264,7 +270,7 @@ def main() -> int:
 
     from pytest_gpuenergy.replay import capture_step, load_model
     from pytest_gpuenergy.replay.play.turns import gap
-    from pytest_gpuenergy.replay.profile.programs import Prompt
+    from pytest_gpuenergy.replay.profile.programs import Prompt, told_of_capture
 
     with (
         open_device("auto") as device,
@@ -302,56 +308,32 @@ def main() -> int:
         light = [key for key in order if key not in heavy][:_LIGHT]
         noted("step, heavy noted", heavy)
         mode = keeping([*heavy, *light])
-        with mode:
+        with told_of_capture(True), mode:
             step()
         kept = mode.kept
         study.measure("gap", [gap])
 
-        def sequence(*parts: Callable[[], object]) -> Callable[[], object]:
+        def then(call: Callable[[], object], gaps: int) -> Callable[[], object]:
             def function() -> object:
-                return [part() for part in parts]
+                returned = call()
+                notes()
+                if gaps:
+                    for _ in range(gaps):
+                        gap()
+                    notes()
+                return returned
 
             return function
 
-        def spaced(key: str, block: int, gaps: int) -> None:
-            calls = kept[key]
-            several = [[calls[(turn + i) % len(calls)] for i in range(block)] for turn in range(8)]
-            study.measure(
-                f"{key}, {block} with {gaps} gaps",
-                [sequence(*group, notes, *[gap] * gaps, notes) for group in several],
-                lambda: ["call", "gaps"],
-            )
-
-        alone_ms = {}
-        for key in heavy:
-            study.measure(f"{key}, alone", kept[key])
-            row = study.measure(
-                f"{key}, alone, noted",
-                [sequence(call, notes) for call in kept[key]],
-                lambda: ["call"],
-            )
-            alone_ms[key] = row["time_ms"] or 1.0
-            for share in _HEAVY_GAPS:
-                spaced(key, 1, max(1, round(share * alone_ms[key] / _GAP_MS)))
-        for key in light:
-            row = study.measure(
-                f"{key}, alone, noted",
-                [sequence(call, notes) for call in kept[key]],
-                lambda: ["call"],
-            )
-            alone_ms[key] = row["time_ms"] or 1.0
-            count = max(1, round(alone_ms[heavy[0]] / alone_ms[key]))
-            several = [
-                (first, [kept[key][(turn + i) % len(kept[key])] for i in range(count)])
-                for turn, first in enumerate(kept[heavy[0]])
-            ]
-            study.measure(
-                f"{key}, {count} after heavy",
-                [sequence(first, notes, *others, notes) for first, others in several],
-                lambda: ["heavy", "light"],
-            )
-        for block in _BLOCKS:
-            spaced(heavy[0], block, max(1, round(block * alone_ms[heavy[0]] / _GAP_MS)))
+        for key in filter(kept.get, [*heavy, *light]):
+            alone_ms = study.measure(f"{key}, alone", kept[key])["time_ms"] or 1.0
+            for share in (0.0, *_HEAVY_GAPS) if key in heavy else (0.0,):
+                gaps = round(share * alone_ms / _GAP_MS)
+                study.measure(
+                    f"{key}, noted, with {gaps} gaps",
+                    [then(call, gaps) for call in kept[key]],
+                    ["call", "gaps"].copy if gaps else ["call"].copy,
+                )
         study.measure("step again", [step])
     return 0
 

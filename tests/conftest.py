@@ -112,7 +112,7 @@ def _copy_toolchain(cache: Path, factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[None]:
-    """For all that tests start: no folder of the user's, and our modules compiled only once."""
+    """For all that tests start: no folder of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUENERGY_CACHE", str(shared_cache))
         patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
@@ -129,11 +129,10 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         # Hypothesis is imported at the end of each run, and trio for AnyIO's plugin at its start:
         # two thirds of what an empty run takes.
         patch.setenv("PYTEST_ADDOPTS", QUICK)
-        if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
-            patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
-            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
         keep_for_runs(patch)
+        # No test turns the power off, and a disk takes milliseconds each time.
+        patch.setattr(os, "fsync", lambda _: None)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield
@@ -266,11 +265,27 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
+    _keep_compiled(config)
     # Other tests or workers keep all cores busy: threads of libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
+
+
+def _keep_compiled(config: pytest.Config) -> None:
+    """Keep compiled modules in pytest's cache, if Python shall write none beside their sources.
+
+    Otherwise each worker, and each process that tests start, would compile all that it imports,
+    which takes two thirds of what it takes to collect the tests.
+    """
+    if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)) is not None:
+        folder = cache.mkdir("bytecode")
+        # Of projects that tests of earlier runs made.
+        shutil.rmtree(folder.joinpath(*Path(tempfile.gettempdir()).parts[1:]), ignore_errors=True)
+        sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -293,10 +308,6 @@ _with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """If all tests run, build what kernels share while the workers collect them."""
-    if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)) is not None:
-        # Each worker would compile all modules, which takes two thirds of what collecting takes.
-        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     tests = Path(__file__).parent
     folders = [(config.invocation_params.dir / arg).resolve() for arg in config.args]
     if not {tests, tests.parent}.isdisjoint(folders):

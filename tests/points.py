@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 Axis = Iterable[Any] | Mapping[str, Any]
 """Values, or by their ids; a tuple is the values of several parameters."""
+MORE = partial(pytest.param, marks=pytest.mark.thorough)
+"""A point that only the nightly run has, because another one nearly shows the same."""
 
 
 def each_once(first: Axis, second: Axis) -> list[Any]:

@@ -23,21 +23,21 @@ inline auto bits(From from) {
   return to;
 }
 
+// The bits of a type's fraction, and the power of two of its least normal number.
+struct Format {
+  int fraction_bits, least_power;
+};
+constexpr Format single_format = {23, -126};
 template <class T>
-constexpr int fraction_bits = 23;
+constexpr Format format_of = single_format;
 template <int mantissa, int exponent>
-constexpr int fraction_bits<Small<mantissa, exponent>> = mantissa;
-template <class T>
-constexpr int least_power = -126;  // of normal numbers
-template <int mantissa, int exponent>
-constexpr int least_power<Small<mantissa, exponent>> = 2 - (1 << (exponent - 1));
+constexpr Format format_of<Small<mantissa, exponent>> = {mantissa, 2 - (1 << (exponent - 1))};
 
 // The unit in the last place of a positive number.
-template <class T>
-inline double unit_of(double v) {
+inline double unit_of(double v, Format format) {
   int power = (int)(bits<uint64_t>(v) >> 52) - 1023;
-  if (power < least_power<T>) power = least_power<T>;
-  return bits<double>((uint64_t)(power - fraction_bits<T> + 1023) << 52);
+  if (power < format.least_power) power = format.least_power;
+  return bits<double>((uint64_t)(power - format.fraction_bits + 1023) << 52);
 }
 
 inline bool is_power_of_two(double positive) { return bits<uint64_t>(positive) << 12 == 0; }  // or infinite
@@ -53,33 +53,39 @@ constexpr uint64_t hash_of(const char* name) {
   return hash;
 }
 
-// Rounding takes half a unit of the error.
-template <class T>
-inline T approximated(double exact, double error, uint64_t hash, double most) {
+// The caller's rounding takes half a unit of the error.
+inline double approximated(double exact, double error, uint64_t hash, double most, Format format) {
   double size = __builtin_fabs(exact);
-  if (!(size < __builtin_inf())) return (T)exact;
-  double spread = error - unit_of<T>(size + error) / 2;
+  if (!(size < __builtin_inf())) return exact;
+  double spread = error - unit_of(size + error, format) / 2;
   if (spread > size) spread = size;
   if (spread > 0) size += spread * (double)(int64_t)hash * 0x1p-63;
-  return (T)__builtin_copysign(size < most ? size : most, exact);
+  return __builtin_copysign(size < most ? size : most, exact);
 }
 
 // The first operand's absolute value is `a`, and the second one's `b`; the result's size is `y`, and the unit
-// in its last place `ulp`.
+// in its last place `ulp`. No templates: those that the precompiled header uses would be instantiated for each
+// kernel.
 #define CUHOST_APPROXIMATION(name, result, bound, most)                                          \
-  template <class T = float>                                                                     \
-  inline T approximate_##name(double x, double x2 = 0) {                                         \
+  inline double approximate_##name(double x, double x2, Format format) {                         \
     (void)x2;                                                                                    \
     double exact = result, a = __builtin_fabs(x), b = __builtin_fabs(x2), y = __builtin_fabs(exact); \
-    if (a == 0 || a == __builtin_inf()) return (T)exact;                                         \
-    double ulp = unit_of<T>(y);                                                                  \
+    if (a == 0 || a == __builtin_inf()) return exact;                                            \
+    double ulp = unit_of(y, format);                                                             \
     (void)ulp;                                                                                   \
     constexpr uint64_t salt = hash_of(#name);                                                    \
     uint64_t hash = scrambled(salt + bits<uint64_t>(a) + 0x9e3779b97f4a7c15ull * bits<uint64_t>(b)); \
-    return approximated<T>(exact, bound, hash, most);                                            \
+    return approximated(exact, bound, hash, most, format);                                       \
+  }                                                                                              \
+  inline float approximate_##name(double x, double x2 = 0) {                                     \
+    return (float)approximate_##name(x, x2, single_format);                                      \
+  }                                                                                              \
+  template <class T>                                                                             \
+  inline T approximate_##name(double x) {                                                        \
+    return (T)approximate_##name(x, 0, format_of<T>);                                            \
   }
 #define CUHOST_OF_TYPE(single, half, bfloat16) \
-  (fraction_bits<T> == 23 ? single : fraction_bits<T> == 10 ? half : bfloat16)
+  (format.fraction_bits == 23 ? single : format.fraction_bits == 10 ? half : bfloat16)
 constexpr double unlimited = __builtin_inf(), two_pi = 6.28318530717958647692;
 
 // What 1 / b is taken for: a divisor that is too large has the reciprocal 0, a subnormal one an infinite one.

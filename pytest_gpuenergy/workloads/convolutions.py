@@ -381,7 +381,7 @@ These are the 53 convolutions of ResNet-50 with strides in the first convolution
 """
 
 _MIN_NUMBERS = 9  # dilation and groups may be left out
-_SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
+_SIZES = re.compile(r"(-?[0-9]{1,9}(?:,-?[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
 _OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
 """``mode``, ``layout``, ``bias`` and ``relu``."""
 _SUFFIX = re.compile(

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
+from points import MORE
 from processes import KILLED_UNDER_A_CAP, has_ended, said_through
 from small_project import INI, LINE, PARTS, SLOWER
 
@@ -28,7 +28,6 @@ def test_scale(powercap, load_kernel, energy_benchmark):
         signal.pause()
 """
 PATIENCE_S = 120.0
-MORE = partial(pytest.param, marks=pytest.mark.thorough)
 INTERRUPTED = 130
 
 
@@ -122,7 +121,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
         MORE((signal.SIGTERM,)),
         MORE((signal.SIGHUP,)),
         MORE((signal.SIGINT, signal.SIGTERM)),
-        (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+        MORE((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
     ],
     ids=lambda numbers: "-".join(number.name for number in numbers),
 )

@@ -182,24 +182,24 @@ def test_division_never_traps(computed, pairs):
     assert y.reshape(-1, 4).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("int a[8 >> 1]; y[0] = sizeof a / sizeof *a;", 4),
-        ("enum { half = LENGTH / TWO }; y[0] = half;", 3),
-        ("Box<Box<int, 2>, (8 >> TWO)> box; y[0] = sizeof box / sizeof(int);", 4),
-        ("Vec a = {6}, b = {x[2]}; y[0] = (a / b).v + (a >> TWO).v; a /= b; y[0] += a.v;", 5),
-        ("Flags f = {0}; f.low = x[3] / x[2]; f.low <<= x[1]; y[0] = f.low / x[1];", 8),
-        ("y[0] = THIRD(x[3]) + THREE;", 7),
-        ("int n = 5; if (x[0] < Ref(n).set(x[3])) y[0] = n + (int)Ref(n).at;", 24),
-        ("y[0] = x[1] - (int)2.5f * -(int)x[3] / x[2] % 7;", 2),
-        ("float f = x[3]; f /= x[2]; y[0] = f * 4 + (x[3] > (int)f && x[1] < x[2] >> 1);", 16),
-        ("auto f = [](int n) { return n << 2; }; int (*g)(int) = f; y[0] = g(x[2]);", 12),
-        ("int i = x[3]; i <<= i < 0 ? 1 : TWO; y[0] = i /= TWO;", 24),
-        ('y[0] = sizeof("a / b" "%") + (\'/\' % 10); /* x / y */', 14),
-    ],
-)
-def test_marked_text_means_the_same(computed, body, expected):
+MARKED = {
+    "int a[8 >> 1]; y[0] = sizeof a / sizeof *a;": 4,
+    "enum { half = LENGTH / TWO }; y[0] = half;": 3,
+    "Box<Box<int, 2>, (8 >> TWO)> box; y[0] = sizeof box / sizeof(int);": 4,
+    "Vec a = {6}, b = {x[2]}; y[0] = (a / b).v + (a >> TWO).v; a /= b; y[0] += a.v;": 5,
+    "Flags f = {0}; f.low = x[3] / x[2]; f.low <<= x[1]; y[0] = f.low / x[1];": 8,
+    "y[0] = THIRD(x[3]) + THREE;": 7,
+    "int n = 5; if (x[0] < Ref(n).set(x[3])) y[0] = n + (int)Ref(n).at;": 24,
+    "y[0] = x[1] - (int)2.5f * -(int)x[3] / x[2] % 7;": 2,
+    "float f = x[3]; f /= x[2]; y[0] = f * 4 + (x[3] > (int)f && x[1] < x[2] >> 1);": 16,
+    "auto f = [](int n) { return n << 2; }; int (*g)(int) = f; y[0] = g(x[2]);": 12,
+    "int i = x[3]; i <<= i < 0 ? 1 : TWO; y[0] = i /= TWO;": 24,
+    'y[0] = sizeof("a / b" "%") + (\'/\' % 10); /* x / y */': 14,
+}
+
+
+def test_marked_text_means_the_same(computed):
+    bodies = "".join(f"{{ int* y = all + {k};\n{body} }}\n" for k, body in enumerate(MARKED))
     source = f"""
     #define LENGTH 7
     #define TWO 2
@@ -221,10 +221,11 @@ def test_marked_text_means_the_same(computed, body, expected):
     using Ref = Place;
     __device__ Vec operator>>(Vec a, int n) {{ return {{a.v >> n}}; }}
     struct Flags {{ unsigned low : 9, high : 9; }};
-    __global__ void k(const int* x, int* y) {{ {body} }}
+    __global__ void k(const int* x, int* all) {{ {bodies} }}
     """
     x = np.array([0, 1, 3, 12], np.int32)
-    assert computed(source, x, size=1, dtype="int32")[0] == expected
+    found = computed(source, x, size=len(MARKED), dtype="int32")
+    assert dict(zip(MARKED, found, strict=True)) == MARKED
 
 
 def test_a_conversion_that_cannot_be_marked_is_refused_when_it_does_not_fit(computed):

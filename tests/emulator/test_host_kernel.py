@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jobs import job_of
 from outcomes import raises
+from points import MORE
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import (
@@ -112,7 +113,7 @@ def counting(condition: str) -> Kernel:
 
 @pytest.mark.parametrize(
     "condition",
-    ["calls > 3", "calls > 20", "calls > 3 && i == 99", "calls > 3 && isfinite(y[i])"],
+    [MORE("calls > 3"), "calls > 20", "calls > 3 && i == 99", MORE("calls > 3 && isfinite(y[i])")],
 )
 def test_a_kernel_that_is_right_only_at_first_is_wrong(gpu, condition):
     with raises("correctness", r"wrong|leaves another"):
@@ -135,9 +136,12 @@ def little_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("condition", "more"),
     [
-        *((skips, "") for skips in (*LATER, "calls > 2 && i == 99")),
+        (LATER[0], ""),
+        (LATER[2], ""),
+        ("calls > 2 && i == 99", ""),
         (LATER[0], TOGETHER),
-        *(pytest.param(skips, TOGETHER, marks=pytest.mark.thorough) for skips in LATER[1:]),
+        *(MORE(skips, "") for skips in (LATER[1], LATER[3])),
+        *(MORE(skips, TOGETHER) for skips in LATER[1:]),
     ],
 )
 def test_slow_kernels_are_launched_again_too(gpu, condition, more):
@@ -431,7 +435,7 @@ def selecting(less, skipped, result):
 @pytest.mark.parametrize(
     ("less", "skipped", "result"),
     [
-        (">", "i == 5000", "float"),
+        MORE(">", "i == 5000", "float"),
         ("<", "i == 5000", "int"),
         ("<", "i >= 1000 && i < 1100", "float"),
     ],

@@ -281,8 +281,8 @@ TAKEN = [
 
 
 @pytest.mark.parametrize("body", TAKEN)
-def test_a_kernel_may_take_memory(right, small_kernel, body):
-    assert right(*small_kernel(body, grid=3), "y", range(64)) == 3
+def test_a_kernel_may_take_memory(right, small_kernel, body, bodies):
+    assert right(*small_kernel(body, grid=3, among=bodies), "y", range(64)) == 3
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def test_a_kernel_may_take_memory(right, small_kernel, body):
         ("free(y);", "runtime"),
     ],
 )
-def test_it_must_not_leave_that_memory(fault_of, body, outcome):
-    assert fault_of(body).outcome == outcome
+def test_it_must_not_leave_that_memory(fault_of, body, outcome, bodies):
+    assert fault_of(body, among=bodies).outcome == outcome
 
 
 def test_a_heap_that_is_used_up_gives_null(run_orders):

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 from outcomes import in_blocks
+from points import each_once
 
 pytestmark = pytest.mark.slow
 GLOBAL = '"l"(x + 4 * t)'
@@ -403,8 +404,7 @@ def _held(matrices):
     return matrices.reshape(len(matrices), 32, 2).transpose(1, 0, 2)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize(("count", "trans"), each_once([1, 2, 4], ["", ".trans"]))
 def test_matrices_are_loaded_as_lanes_need_them(run, count, trans):
     x = MATRICES.astype(np.uint16).ravel()
     source = _rows_body(count, trans, store=False)
@@ -413,8 +413,7 @@ def test_matrices_are_loaded_as_lanes_need_them(run, count, trans):
     np.testing.assert_array_equal(got.reshape(32, count, 2), _held(matrices))
 
 
-@pytest.mark.parametrize("count", [1, 2, 4])
-@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize(("count", "trans"), each_once([1, 2, 4], ["", ".trans"]))
 def test_matrices_are_stored_from_where_lanes_have_them(run, count, trans):
     matrices = MATRICES[:count].transpose(0, 2, 1) if trans else MATRICES[:count]
     x = np.ascontiguousarray(_held(matrices)).astype(np.uint16).ravel()

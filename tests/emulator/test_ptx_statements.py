@@ -108,9 +108,14 @@ def test_a_statement_may_stand_in(increments, place):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", WRITTEN)
-def test_a_statement_may_be_written_with(increments, form):
-    assert increments(HELPERS, f"int r;\n{WRITTEN[form]}\ny[t] = r;")
+def test_a_statement_may_be_written_in_many_ways(run):
+    forms = "".join(
+        f"{{ int* y = all + {32 * k}; int r;\n{form}\ny[t] = r; }}\n"
+        for k, form in enumerate(WRITTEN.values())
+    )
+    source = f"{HELPERS}\n__global__ void k(int* all) {{ int t = threadIdx.x;\n{forms} }}"
+    got = run(source, outputs={"y": ((len(WRITTEN), 32), "int32")}, block=32)["y"]
+    assert [form for form, y in zip(WRITTEN, got, strict=True) if any(y != range(1, 33))] == []
 
 
 COMPLETES = ".mbarrier::complete_tx::bytes"

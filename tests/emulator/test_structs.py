@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from points import MORE
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
@@ -60,10 +61,12 @@ def test_a_kernel_with_a_struct_is_verified():
 @pytest.mark.parametrize(
     ("right", "wrong", "outcome", "why"),
     [
-        ("p.up ?", "!p.up ?", "correctness", "1000 of 1000 elements of y"),
+        MORE("p.up ?", "!p.up ?", "correctness", "1000 of 1000 elements of y"),
         ("p.w[2]", "p.w[1]", "correctness", "1000 of 1000 elements of y"),
         ("p.x[i]", "p.x[i + 1]", "correctness", r"reads x\[1000\], past its end of 1000 elements"),
-        ("i < p.n", "i <= p.n", "correctness", r"reads x\[1000\], past its end of 1000 elements"),
+        MORE(
+            "i < p.n", "i <= p.n", "correctness", r"reads x\[1000\], past its end of 1000 elements"
+        ),
         (
             "y[i] =",
             "const_cast<float*>(p.x)[i] = y[i] =",

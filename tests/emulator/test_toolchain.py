@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from outcomes import raises
+from points import MORE
 from processes import has_ended
 
 from pytest_gpuenergy.emulator import HostRunner, KernelText, Toolchain, find_compiler
@@ -116,8 +117,8 @@ MACRO = "#define KERNEL extern __global__ void\nKERNEL k(int* y) { y[threadIdx.x
     ("source", "entry"),
     [
         (TEMPLATE, "k<int, 7>"),
-        (BOUNDS, "k<7>"),
-        (NAMESPACES, "a::b::k"),
+        MORE(BOUNDS, "k<7>"),
+        MORE(NAMESPACES, "a::b::k"),
         (NAMESPACES, "a::many<int, 4>"),
         (DECLARED, "k"),
         (IN_A_BLOCK, "k"),
@@ -198,9 +199,10 @@ MATRIX_ROWS = PAIRS[:, 0] | PAIRS[:, 1] << 16
 
 
 def test_what_only_matrices_need_is_compiled_with_the_first_kernel_that_has_some(
-    built, tmp_path, give_toolchain
+    built, tmp_path, give_toolchain, monkeypatch
 ):
     give_toolchain(tmp_path)
+    monkeypatch.setattr("pytest_gpuenergy.emulator.host.toolchain.MATRIX_FLAGS", ())  # a third
     for part in tmp_path.glob("host-*/matrices.o"):
         part.unlink()
     runner = HostRunner(tmp_path)
@@ -317,7 +319,7 @@ def started(folder: Path) -> int:
     raise AssertionError("nothing was started")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, MORE(signal.SIGINT)])
 def test_it_ends_with_the_process_that_compiles(tmp_path, driver, number):
     words = [str(tmp_path / "cache"), driver, *sys.path]
     with subprocess.Popen(

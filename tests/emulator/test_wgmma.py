@@ -7,6 +7,7 @@ import pytest
 import wgmma_kernels as texts
 from hypothesis import HealthCheck, given, settings, strategies as st
 from outcomes import raises
+from points import MORE
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.kernels import Kernel, Launch, TensorMap
@@ -58,7 +59,7 @@ def _held(matrix):
           suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @pytest.mark.parametrize(
     ("columns", "kind"),
-    [(8, "bf16"), (256, "bf16"), (72, "f16"), (40, "tf32"), (48, "e4m3"), (16, "e5m2")],
+    [(8, "bf16"), (256, "bf16"), MORE(72, "f16"), (40, "tf32"), (48, "e4m3"), MORE(16, "e5m2")],
 )
 @given(data=st.data())
 def test_products_of_matrices_in_shared_memory(run, columns, kind, data):
@@ -296,7 +297,7 @@ def test_a_pipelined_product_is_right_in_every_order_and_does_not_race(right, pr
     [
         ("wait<0>();", "race on shared memory"),
         ("fence();\n", "without a wgmma.fence"),
-        (WAIT_FOR_FULL, "race on shared memory"),
+        MORE(WAIT_FOR_FULL, "race on shared memory"),
         (WAIT_FOR_EMPTY, "deadlock"),
     ],
 )

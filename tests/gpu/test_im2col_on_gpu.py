@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from im2col_loads import Im2colLoad, im2col_loads
 
 from pytest_gpuenergy.devices import Device
@@ -14,6 +14,8 @@ from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.workloads import Array, Contract, Tensor
 
 pytestmark = pytest.mark.gpu
+OTHERS_EACH_TIME = settings(derandomize=False, database=None)
+"""A card has few runs, so that each of them draws other loads."""
 
 
 def verify(gpu: Device, load: Im2colLoad) -> None:
@@ -34,15 +36,13 @@ def verify(gpu: Device, load: Im2colLoad) -> None:
     verify_on_device(gpu, load.kernel, workload)
 
 
-@settings(max_examples=25, deadline=None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(OTHERS_EACH_TIME, max_examples=25)
 @given(load=im2col_loads())
 def test_pixels_of_a_convolution_are_loaded(gpu, load):
     verify(gpu, load)
 
 
-@settings(max_examples=10, deadline=None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(OTHERS_EACH_TIME, max_examples=10)
 @given(load=im2col_loads(on_stride=False))
 def test_a_load_may_begin_anywhere_in_the_bounding_box(gpu, load):
     verify(gpu, load)

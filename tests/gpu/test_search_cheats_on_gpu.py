@@ -50,6 +50,6 @@ def test_one_that_recognizes_its_output_is_found_by_its_text(gpu):
 
 
 @pytest.mark.usefixtures("text_unseen")
-def test_and_by_that_alone(gpu):
+def test_it_would_be_accepted_if_its_text_were_not_looked_at(gpu):
     found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "correct"

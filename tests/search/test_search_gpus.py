@@ -8,7 +8,6 @@ import shutil
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from kernel_specs import BUDGET, optimize, spec_with, state_of, write
 from msgspec.structs import replace
+from points import MORE
 from processes import has_ended
 from search_folders import disk_with_room, search_killed_at
 
@@ -28,7 +28,6 @@ from pytest_gpuenergy.support import DeviceError, Worker
 Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
-MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 GPUS = ("--gpus", "emulated:h200x2", "--objective", "edp", "--seed", "1")
 
@@ -284,6 +283,7 @@ def test_without_a_lost_gpu_the_search_goes_on(spec, tmp_path, whole, instead, c
     assert "the search goes on without GPU-" in error
 
 
+@pytest.mark.thorough  # of one GPU: test_a_lost_gpu_refuses_no_variant
 def test_without_any_gpu_it_ends_and_can_be_resumed(
     spec, tmp_path, whole, instead, monkeypatch, capsys
 ):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kernel_specs import BUDGET, SOURCE, Searched, events_of, optimize, spec_with, state_of, write
+from points import MORE
 from search_folders import disk_with_room, search_killed_at
 
 from pytest_gpuenergy.ab import rounds
@@ -20,7 +20,6 @@ from pytest_gpuenergy.search.running import confirmation
 Capsys = pytest.CaptureFixture[str]
 
 pytestmark = pytest.mark.slow
-MORE = partial(pytest.param, marks=pytest.mark.thorough)
 
 
 @pytest.fixture

@@ -166,7 +166,6 @@ def test_a_shape_may_have_a_name_and_blanks():
         ("", "--shape '' is not understood: give [NAME=]N,H,W,CO,CI,KH,KW,stride,padding"),
         ("1,8,8,4,4,3,3,1", "such as 1,56,56,64,64,3,3,1,1"),
         (NINE + ",1,1,1", "is not understood"),
-        ("1,8,8,4,4,3,3,1,-1", "is not understood"),
         ("1,8,8,4,4,3,3,1,x", "is not understood"),
         ("1,8,8,4,4,3,3,1,٣", "is not understood"),
         ("1,8,8,4,4,3,3,1," + "9" * 5000, "is not understood"),
@@ -177,6 +176,7 @@ def test_a_shape_may_have_a_name_and_blanks():
         (f"performance={NINE}", "'performance' is a name that gpuenergy tune uses"),
         (f"tuning.csv={NINE}", "'tuning.csv' is a name that gpuenergy tune uses"),
         ("0,8,8,4,4,3,3,1,1", "conv2d needs N to be an integer of at least 1, not 0"),
+        ("1,8,8,4,4,3,3,1,-1", "conv2d needs padding to be an integer of at least 0, not -1"),
         (NINE + ",1,3", "3 does not divide 4 and 4"),
     ],
 )

@@ -370,8 +370,8 @@ class CudaDevice(Device):
         for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
-            for number in range(results):
-                self._call(timeout_s, "fetch", number)
+            for result in range(results):
+                self._call(timeout_s, "fetch", result)
                 yield launches
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:

@@ -2,7 +2,8 @@
 
 Most of what a linker does is the same for all kernels: it searches the C++ library, and joins the
 runtime with those parts of the library that the runtime needs. A partial link does that once for
-all. A kernel that needs more of the C++ library is linked in the slower way.
+all, and merges a thousand sections into a few. The linker is then started without the compiler's
+driver. A kernel that needs more of the C++ library is linked in the slower way.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -57,7 +59,7 @@ _ORDINARY_INLINE = (
     "#define always_inline unused\n#define __always_inline__ __unused__\n"
 )
 """Lets GCC decide where the text forces it to inline; what follows has no effect on the headers."""
-_LAYOUT = "16"
+_LAYOUT = "17"
 """The version of the layout of the prepared folder; another one is built when it changes."""
 _SANDBOX = "sandbox"
 _TAKES_MEMORY = re.compile(r"\b(?:new|delete)\b")
@@ -91,6 +93,7 @@ _CHECKED_GROUPS = {
 _MATRICES = "matrices"
 _MATRIX_UNITS = ("matrices", "products", "warpgroups")
 _WITH_MATRICES = re.compile(r"\b(?:w?g?mma|nvcuda)|(?:ld|st|mov)matrix")
+_LACKS_MATRICES = re.compile(r"undefined (?:reference|symbol).*\bcuhost_")
 _TRACED = "runtime"
 """The name of a program that is the runtime alone, whose loader can list its libraries."""
 
@@ -112,6 +115,21 @@ _OPTIONS = "link-options"
 """The name of the file of the prepared folder that says how to link."""
 _PARTS_OF_LIBRARIES = ("-Wl,-Bstatic", "-lstdc++", "-lgcc_eh", "-lgcc")
 _OTHER_LIBRARIES = ("-nodefaultlibs", "-lm", "-lgcc", "-lc")
+# Only GNU's own linker merges sections that way. Nothing is thrown, so that nothing is unwound.
+_MERGED = """SECTIONS {
+  .text : { *(.text .text.*) }
+  .rodata : { *(.rodata .rodata.*) }
+  .data.rel.ro : { *(.data.rel.ro .data.rel.ro.*) }
+  .data : { *(.data .data.*) }
+  .bss : { *(.bss .bss.* COMMON) }
+  /DISCARD/ : { *(.eh_frame) *(.gcc_except_table .gcc_except_table.*) *(.note.stapsdt) }
+}
+"""
+_MERGING = ("-fuse-ld=bfd", "-Wl,-d", "-Wl,--force-group-allocation")
+_COMMAND = "link-command"
+"""The name of the file of the prepared folder with the words that start the linker itself."""
+_LINKED = "(objects)"
+"""The word of that command that stands for the objects of a kernel and its runtime."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +199,7 @@ class Toolchain:
             if _WITH_MATRICES.search(text.source):
                 objects.append(self._matrices())
             done = link(objects, linked)
-            if done.returncode and "cuhost_" in done.stderr:
+            if done.returncode and _LACKS_MATRICES.search(done.stderr):
                 done = link([*objects, self._matrices()], linked)
             self._checked_output(done, folder)
             linked.replace(program)
@@ -390,6 +408,7 @@ def _build_runtime(run: _RunCompiler, folder: Path) -> subprocess.CompletedProce
     if set(_STATIC) <= set(options):
         for checked in (False, True):
             _link_runtime(run, folder, options, checked=checked)
+        _write_link_command(run, folder, options)
     return done
 
 
@@ -399,7 +418,11 @@ def _link(
     """Link the objects of a kernel to ``program``."""
     options = (folder / _OPTIONS).read_text().split()
     if is_file(runtime := _runtime_object(folder, checked=checked)):
-        done = _link_quickly(run, options, [*objects, str(runtime)], program)
+        together = [*objects, str(runtime)]
+        if is_file(folder / _COMMAND):
+            done = _start_linker(folder, together, program)
+        else:
+            done = _link_quickly(run, options, together, program)
         if not done.returncode:
             return done
     separate = _objects(folder, checked=checked)
@@ -412,6 +435,15 @@ def _link_quickly(
     return run("-no-pie", *options, *objects, *_OTHER_LIBRARIES, "-o", str(program))
 
 
+def _start_linker(
+    folder: Path, objects: Sequence[str], program: Path
+) -> subprocess.CompletedProcess[str]:
+    linker, *words = (folder / _COMMAND).read_text().split("\n")
+    at = words.index(_LINKED)
+    words[at : at + 1] = objects
+    return run_compiler(linker, *words, "-o", str(program), scratch=program.parent)
+
+
 def _link_runtime(
     run: _RunCompiler, folder: Path, options: Sequence[str], *, checked: bool
 ) -> None:
@@ -419,11 +451,31 @@ def _link_runtime(
     runtime = _runtime_object(folder, checked=checked)
     objects = _objects(folder, checked=checked)
     linker = [option for option in options if option not in _STATIC]
-    together = [*linker, "-r", "-nostdlib", *objects, *_PARTS_OF_LIBRARIES, "-o", str(runtime)]
+    (script := folder / "merged.ld").write_text(_MERGED)
     trial = folder / "trial"
-    done = run("-no-pie", *together)
-    if done.returncode or _link_quickly(run, options, [str(runtime)], trial).returncode:
+    for way in ([*_MERGING, f"-Wl,-T,{script}"], linker):
+        together = [*way, "-r", "-nostdlib", *objects, *_PARTS_OF_LIBRARIES, "-o", str(runtime)]
+        done = run("-no-pie", *together)
+        if not done.returncode:
+            done = _link_quickly(run, options, [str(runtime)], trial)
+        if not done.returncode:
+            break
         runtime.unlink(missing_ok=True)
+    trial.unlink(missing_ok=True)
+
+
+def _write_link_command(run: _RunCompiler, folder: Path, options: Sequence[str]) -> None:
+    """Write down how the compiler's driver starts the linker, if it can be started without it."""
+    runtime, trial = str(_runtime_object(folder, checked=False)), folder / "trial"
+    shown = run("-###", "-no-pie", *options, runtime, *_OTHER_LIBRARIES).stderr
+    linker = shutil.which(run("-print-prog-name=ld.gold").stdout.strip())
+    words = shlex.split(next((line for line in shown.splitlines() if "/collect2 " in line), ""))
+    if _GOLD not in words or runtime not in words or linker is None:
+        return
+    words = [_LINKED if word == runtime else word for word in words[1:] if word != _GOLD]
+    (folder / _COMMAND).write_text("\n".join([linker, *words]))
+    if _start_linker(folder, [runtime], trial).returncode:
+        (folder / _COMMAND).unlink()
     trial.unlink(missing_ok=True)
 
 

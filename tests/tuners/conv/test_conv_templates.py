@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, CONV_MODES, Conv2d
 
 H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+THOROUGH = pytest.mark.thorough
 DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -101,10 +102,10 @@ def test_narrow_is_right_for_any_geometry(device, conv, chosen):
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param((1, 13, 16, 6, 6, 3, 3, 1, 1, 1, 6), id="vectors"),
-        pytest.param((1, 14, 14, 8, 4, 3, 3, 2, 0, 1, 4), id="multiplier-2-no-padding"),
+        pytest.param((1, 13, 16, 6, 6, 3, 3, 1, 1, 1, 6), id="vectors", marks=THOROUGH),
+        pytest.param((1, 14, 14, 8, 4, 3, 3, 2, 0, 1, 4), id="multiplier-2", marks=THOROUGH),
         pytest.param((1, 15, 12, 5, 5, 3, 3, 3, 2, 2, 5), id="stride-3-dilation-2"),
-        pytest.param((3, 1, 1, 7, 7, 3, 3, 1, 1, 1, 7), id="images-of-1x1"),
+        pytest.param((3, 1, 1, 7, 7, 3, 3, 1, 1, 1, 7), id="images-of-1x1", marks=THOROUGH),
         pytest.param((1, 9, 8, 12, 8, 3, 3, 1, 1, 1, 4), id="grouped"),
     ],
 )
