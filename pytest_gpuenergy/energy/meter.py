@@ -46,8 +46,8 @@ _SPARE = 1.02
 
 _REMEMBERED_S = 15.0
 """The time from the first reading to the first write of the meter's memory, and the least time
-between two writes. In 100 simulated sessions, the right kind of heat sink was the most likely one by
-then (docs/notes/temperature.md)."""
+between two writes. In 100 simulated sessions, the right kind of heat sink was then the most likely
+one (docs/notes/temperature.md)."""
 
 MIN_PAUSE_S = 5.0
 """The shortest pause after which a card has cooled down."""
