@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from points import nightly
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.engine import drawings_of, verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import (
     TEMPLATES,
@@ -43,6 +43,25 @@ SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
 SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
+
+
+@pytest.mark.parametrize(
+    ("template", "mode"),
+    [
+        ("simt", "float32"),
+        ("mma", "3xtf32"),
+        ("wgmma", "bfloat16"),
+        ("wgmma_tf32", "tf32"),
+        ("skinny", "float16"),
+    ],
+)
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_kernels_of_a_product_without_an_activation_share_the_inputs_of_their_verification(
+    template, mode, activation
+):
+    gemm = Gemm("g", M=1024, N=1024, K=1024, mode=mode, activation=activation)
+    drawings = drawings_of((0, 1, 2), gemm, SMALLEST[template].kernel(gemm))
+    assert all(each.is_shared for each in drawings) == (activation == "none")
 
 
 @st.composite
