@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gemm_products import aligned_products, products, several
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from points import nightly
 
 from pytest_gpuenergy.emulator import EmulatedDevice
@@ -536,7 +536,11 @@ def test_a_product_without_an_end_takes_no_further_inputs(template):
 @ANY_TEMPLATE
 def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
     gemm = data.draw(some_product(template, 140 if "wgmma" in template else 60))
-    assert verify(device, data.draw(STRATEGIES[template]()), gemm) <= 1
+    chosen = data.draw(STRATEGIES[template]())
+    if template == "wgmma" and gemm.mode == "tf32" and gemm.layout != "tn":
+        chosen = replace(chosen, turned=True)
+    assume(chosen.shared_bytes(gemm) <= H200.shared_bytes_of_block)
+    assert verify(device, chosen, gemm) <= 1
 
 
 @pytest.mark.thorough
@@ -546,6 +550,7 @@ def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
 def test_any_parameters_that_are_offered_are_right(device, template, data):
     gemm = data.draw(some_product(template, 140))
     offered = list(TEMPLATES[template].fitting(gemm, SMALL_HOPPER))
+    assume(offered)  # skinny is for few rows
     assert verify(device, data.draw(st.sampled_from(offered)), gemm) <= 1
 
 
