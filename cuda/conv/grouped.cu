@@ -8,9 +8,6 @@
 //   WEIGHT_WIDTH       elements of these that can be read at once, a divisor of CHANNELS
 //   OUT_CHANNELS       channels that are written at once in NHWC, a divisor of CHANNELS and of GROUP_OUT: the
 //                      parts of a group have such channels in turn, so that neighbouring threads write neighbours
-//   COLLECTED          whether a block collects the channels of its pixels in shared memory instead, and writes them
-//                      one after another
-//   SHARED             elements of shared memory
 //
 // A thread multiplies its window in a plane of the input with the weights of all its channels. The
 // window of the next plane is read meanwhile.
@@ -32,22 +29,19 @@ struct Part {
   // Where the channel with this number in the part is in the group.
   __device__ int place(int channel) const {
     int own = number % GROUP_PARTS;
-    return NHWC && !COLLECTED ? (channel / OUT_CHANNELS * GROUP_PARTS + own) * OUT_CHANNELS + channel % OUT_CHANNELS
-                              : own * CHANNELS + channel;
+    return NHWC ? (channel / OUT_CHANNELS * GROUP_PARTS + own) * OUT_CHANNELS + channel % OUT_CHANNELS
+                : own * CHANNELS + channel;
   }
   __device__ bool has(int channel) const {
     return GROUP_OUT % CHANNELS == 0 || place(channel) < GROUP_OUT;
   }
 };
 
-__device__ __forceinline__ int thread_of_block() {
-  return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-}
-
 // Copy the weights of the block's channels for DEPTH channels of the input, from `first` on.
 __device__ void copy_weights(float* to, const Element* __restrict__ weight, int first_part, int first) {
   constexpr int LENGTH = DEPTH * TAPS;
-  for (int i = thread_of_block(); i < BLOCK_CHANNELS * LENGTH; i += THREADS) {
+  int thread = (threadIdx.z * THREADS_Y + threadIdx.y) * blockDim.x + threadIdx.x;
+  for (int i = thread; i < BLOCK_CHANNELS * LENGTH; i += THREADS) {
     int along = i % LENGTH, channel = i / LENGTH;
     Part part{first_part + channel / CHANNELS};
     bool has = part.exists() && part.has(channel % CHANNELS) &&
@@ -59,41 +53,6 @@ __device__ void copy_weights(float* to, const Element* __restrict__ weight, int 
   }
 }
 
-#if NHWC && COLLECTED
-// Write the results of all threads of a block: of one pixel of each tile at a time, channel by channel.
-__device__ __forceinline__ void write_collected(float* collected, Element* output, const Element* bias, int image,
-                                                int first_part, const Sums* sums) {
-  constexpr int PIXELS = THREADS_X * THREADS_Y, PITCH = BLOCK_CHANNELS + 4;
-  static_assert(PIXELS * PITCH <= SHARED, "all must fit");
-  output += output_plane(image, 0);
-#pragma unroll
-  for (int place = 0; place < ROWS * COLUMNS; ++place) {
-    int row = place / COLUMNS, column = place % COLUMNS;
-    __syncthreads();  // what is in shared memory was read
-    float* own = collected + thread_of_block() / THREADS_Z * PITCH + thread_of_channel() * CHANNELS;
-#pragma unroll
-    for (int i = 0; i < CHANNELS; i += WEIGHT_WIDTH) {
-      alignas(16) float some[WEIGHT_WIDTH];
-#pragma unroll
-      for (int j = 0; j < WEIGHT_WIDTH; ++j) some[j] = sums[i + j].of[row][column];
-      copy<WEIGHT_WIDTH>(own + i, some);
-    }
-    __syncthreads();
-    for (int i = thread_of_block(); i < PIXELS * BLOCK_CHANNELS; i += THREADS) {
-      int pixel = i / BLOCK_CHANNELS, number = i % BLOCK_CHANNELS;
-      Part part{first_part + number / CHANNELS};
-      if (!part.exists() || !part.has(number % CHANNELS)) continue;
-      int y = (blockIdx.y * THREADS_Y + pixel % THREADS_Y) * ROWS + row;
-      int x = (blockIdx.z * THREADS_X + pixel / THREADS_Y) * COLUMNS + column;
-      if (y >= OH || x >= OW) continue;
-      int channel = part.group() * GROUP_OUT + part.place(number % CHANNELS);
-      output[(y * OW + x) * CO + channel] =
-          static_cast<Element>(finished(collected[pixel * PITCH + number], bias + channel));
-    }
-  }
-}
-#endif
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
 #if WITH_BIAS
@@ -103,8 +62,7 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
 #if !WITH_BIAS
   const Element* bias = nullptr;
 #endif
-  __shared__ alignas(16) float weights[SHARED];  // of which collected results take the place
-  static_assert(DEPTH * TAPS * WEIGHT_ROW <= SHARED, "all must fit");
+  __shared__ alignas(16) float weights[DEPTH * TAPS * WEIGHT_ROW];
   int image = blockIdx.x / PART_BLOCKS, first_part = blockIdx.x % PART_BLOCKS * THREADS_Z;
   Part part{first_part + thread_of_channel()};
   Tile tile;
@@ -146,9 +104,6 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
       window = next;
     }
   }
-#if NHWC && COLLECTED
-  write_collected(weights, output, bias, image, first_part, sums);
-#else
   if (!exists) return;
   int first = part.group() * GROUP_OUT;
 #if NHWC
@@ -178,6 +133,5 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
       sums[channel].write(output + output_plane(image, place), tile, bias + place);
     }
   }
-#endif
 #endif
 }

@@ -175,21 +175,9 @@ class GroupedParameters(Tile):
         return 2 * self.window_registers(conv) + self.channels + sums
 
     def shared_bytes(self, conv: Conv2d) -> int:
-        """Return the shared memory of a block: for weights, and in their place for results."""
+        """Return the shared memory of a block, for weights: see ``WEIGHT_ROW`` in the text."""
         row = self.threads_z * self.channels
-        weights = self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
-        results = self.threads_x * self.threads_y * (row + 4)
-        return 4 * max(weights, results if self._collects(conv) else 0)
-
-    def _collects(self, conv: Conv2d) -> bool:
-        """Return whether a block collects its results, because pieces of a group's are not aligned.
-
-        A thread would write its channels of a pixel a few at a time in NHWC.
-        """
-        piece = WIDEST_LOAD_BYTES // conv.element_bytes
-        aligned = _group(conv)[1] % piece == 0
-        apart = self._channels_at_once(conv) < self.channels
-        return conv.layout == "nhwc" and apart and not aligned
+        return 4 * self.depth * conv.shape.KH * conv.shape.KW * (row + (0 if row % 8 else 4))
 
     def _channels_at_once(self, conv: Conv2d) -> int:
         """Return how many channels of a pixel are written at once in NHWC."""
@@ -241,8 +229,6 @@ class GroupedParameters(Tile):
             "DEPTH": self.depth,
             "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
             "OUT_CHANNELS": self._channels_at_once(conv),
-            "COLLECTED": self._collects(conv),
-            "SHARED": self.shared_bytes(conv) // 4,
         }
         return self.text(conv, constants)
 

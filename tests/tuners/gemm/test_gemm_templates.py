@@ -183,8 +183,8 @@ ODD = {
         Gemm("g", 70, 69, 200, "nt", "float16", ldc=72, bias=True, activation="gelu"),
     ),
     "wgmma_float8-split": (
-        replace(FLOAT8, stages=3, split=2),
-        Gemm("g", 66, 72, 700, "tn", "e4m3", scaling="block"),
+        replace(FLOAT8, stages=3, split=2, turned=True),
+        Gemm("g", 66, 72, 1040, "tn", "e4m3", scaling="block"),
     ),
     "wgmma-linear": (
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
