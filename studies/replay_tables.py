@@ -211,6 +211,7 @@ def _bars(step: str, parts: Sequence[Any], measured: Sequence[Any]) -> dict[str,
 
 
 def _parts(one: Step) -> Iterator[tuple[str, float]]:
+    """The energy of each part; where a term is negative, all others are shortened alike."""
     sums = dict.fromkeys(_ORDER, 0.0)
     for account in one.accounts:
         for part in account.parts:
@@ -218,7 +219,8 @@ def _parts(one: Step) -> Iterator[tuple[str, float]]:
         sums["links"] += account.links_mj
         sums["neighbours"] += max(0.0, account.neighbours_mj)
         sums["gaps"] += max(0.0, account.gaps_mj)
-    yield from sums.items()
+    shortened = one.sum_of("predicted_mj") / sum(sums.values())
+    yield from ((kind, shortened * energy_mj) for kind, energy_mj in sums.items())
 
 
 def _kind(operator: str) -> str:

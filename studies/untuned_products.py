@@ -145,7 +145,7 @@ def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        traits = (getattr(one, name, 0) for name in ("turned", "copying", "split"))
+        traits = (getattr(one, name, 0) for name in ("turned", "copying", "split", "in_turn"))
         kind = (one.template, *traits)
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)

@@ -131,6 +131,8 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.setenv("PYTEST_ADDOPTS", QUICK)
         patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
         keep_for_runs(patch)
+        # No test turns the power off, and a disk takes milliseconds each time.
+        patch.setattr(os, "fsync", lambda _: None)
         # Runs in this process import modules that a test may rewrite within the same second.
         patch.setattr(sys, "dont_write_bytecode", True)
         yield

@@ -8,15 +8,16 @@ __device__ __forceinline__ float activated(float x) {
 #if ACTIVATION == 1
   return x < 0.0f ? 0.0f : x;
 #else
-  // What is smaller becomes -0 all the same, except that infinity times 0 would not be a number.
+  // What is smaller becomes -0 all the same, except that infinity times 0 would not be a number. An exact
+  // division would take a slow path where its divisor exceeds 2^126, which many large elements have.
   constexpr float LEAST = -200.0f;
   x = x < LEAST ? LEAST : x;
 #if ACTIVATION == 2
   return 0.5f * x * (1.0f + erff(0.70710678f * x));
 #elif ACTIVATION == 3
-  return x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));  // 2 sqrt(2 / pi)
+  return __fdividef(x, 1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));  // 2 sqrt(2 / pi)
 #else
-  return x / (1.0f + expf(-x));
+  return __fdividef(x, 1.0f + expf(-x));
 #endif
 #endif
 }

@@ -12,7 +12,8 @@
 //                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
 //                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
-//   DOUBLED            whether a thread has registers for the sums of two steps, then
+//   DOUBLED            whether a thread has registers for the sums of two steps: those of one are then
+//                      promoted while those of the next one are computed
 //   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; if HALVES only
 //   HALVES             whether elements of C have 16 bits
@@ -108,6 +109,12 @@ struct Factors {
 #if SCALES == 3
   float of_rows[2 * PIECES], of_columns[COLUMN_GROUPS];
 #endif
+};
+
+// What a thread keeps of a step until its sums are promoted.
+struct Part {
+  Sums sums;
+  Factors factors;
 };
 
 __device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale,
@@ -418,49 +425,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
     Place scaled = place_of(work.tile, rank);
-    Sums sums = {}, even;
-    Factors of_even;
-    Ring done = ring;  // the stage that is multiplied and not empty yet
-    auto begin = [&](Sums& part, Factors& factors, int step) {
+    Sums sums = {};
+    Ring ended = ring;
+    auto begin = [&](Part& part, int step) {
       wait(full[ring.stage], ring.parity);
-      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
-      factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
+      multiply(part.sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
+      part.factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
       ring.advance();
     };
-    auto promote_finished = [&](Sums& part, const Factors& factors) {
-      if (thread < SHARERS) empty_for(empty[done.stage], rank, thread);
-      done.advance();
-      promote(sums, part, factors);
+    auto end = [&](Part& part, bool last) {
+      if (last) {
+        finish<0>(part.sums);
+      } else {
+        finish<1>(part.sums);
+      }
+      if (thread < SHARERS) empty_for(empty[ended.stage], rank, thread);
+      ended.advance();
+      promote(sums, part.sums, part.factors);
     };
 #if DOUBLED
-    // The sums of a step are promoted while those of the next one are computed.
-    Sums odd;
-    Factors of_odd;
-    begin(even, of_even, work.begin);
-    int step = work.begin + 1;
-    for (; step + 1 < work.end; step += 2) {
-      begin(odd, of_odd, step);
-      finish<1>(even);
-      promote_finished(even, of_even);
-      begin(even, of_even, step + 1);
-      finish<1>(odd);
-      promote_finished(odd, of_odd);
-    }
-    if (step < work.end) {
-      begin(odd, of_odd, step);
-      finish<1>(even);
-      promote_finished(even, of_even);
-      finish<0>(odd);
-      promote_finished(odd, of_odd);
-    } else {
-      finish<0>(even);
-      promote_finished(even, of_even);
-    }
+    overlap_steps<Part>(work, begin, end);
 #else
     for (int step = work.begin; step < work.end; ++step) {
-      begin(even, of_even, step);
-      finish<0>(even);
-      promote_finished(even, of_even);
+      Part part;
+      begin(part, step);
+      end(part, true);
     }
 #endif
 #else

@@ -198,7 +198,6 @@ def take_turns(
                 check.poison()
                 with device.repeat(job, arenas) as repeater:
                     reading = meter.measure(repeater, NEXT if any(readings) else SHORT)
-                    device.begin_next_context()
                     check_again(repeater, check)
                 readings[index].append(reading)
                 if first:

@@ -145,6 +145,10 @@ class Repeater(Protocol):
         """
 
 
+SINGLES = 3
+"""How many times single launches are checked after many launches, see `Relaunching`."""
+
+
 class Relaunching(Protocol):
     """A kernel that can be launched once more after many launches."""
 
@@ -158,7 +162,8 @@ class Relaunching(Protocol):
 
         Args:
             once: launch a few times, overwrite the outputs, and directly after that launch a single
-                time, so that no later launch can make up for work that this launch skips.
+                time, so that no later launch can make up for work that this launch skips. Each of
+                `SINGLES` such calls may use its share of the sets, if there are so many.
 
         Yields:
             The number of launches so far, each time the arenas have been written. Nothing if there
@@ -401,14 +406,6 @@ class Device(ABC):
 
         Nothing that is timed may run on the GPU until a kernel has run. An emulated GPU has
         nothing to do.
-        """
-        return
-
-    def begin_next_context(self) -> None:
-        """Have the process after this one begin to use the GPU, without waiting for it.
-
-        Call it when a kernel has been measured, and its results remain to be checked: the next
-        kernel will not wait for a context then. Until it has one, nothing timed begins to run.
         """
         return
 

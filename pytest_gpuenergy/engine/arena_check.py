@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices import (
     GUARD_BYTES,
+    SINGLES,
     Arena,
     Arrays,
     Bytes,
@@ -31,12 +32,6 @@ from pytest_gpuenergy.workloads import (
 )
 
 A = TypeVar("A", bound=Array)
-
-_SINGLE = 3
-"""The least number of times that single launches are checked, on all sets of buffers together.
-
-A kernel that skips most launches may be right at one.
-"""
 
 
 class ArenaCheck:
@@ -192,24 +187,23 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
             place.
     """
     check.poison()
-    if results := _check_launches(kernel, check, once=once):
-        for _ in range(math.ceil(_SINGLE / results)):
+    if _check_launches(kernel, check, once=once):
+        for _ in range(SINGLES):
             check.falsify()
             _check_launches(kernel, check, once=True)
 
 
 def _check_launches(kernel: Relaunching, check: ArenaCheck, *, once: bool) -> int:
-    """Launch and check; return the number of results, 0 if nothing was launched."""
-    results = 0
+    """Launch and check; return how many launches there have been, 0 if nothing was launched."""
+    launches = 0
     for launches in kernel.relaunch(once=once):
-        results += 1
         try:
             check()
         except KernelFault as fault:
             raise KernelFault(
                 fault.outcome, f"Correct at first, wrong after {launches} launches: {fault}"
             ) from None
-    return results
+    return launches
 
 
 def falsified(right: Array, draw: np.random.Generator) -> Array:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import CURRENT, UNKNOWN, Setpoint
-from pytest_gpuenergy.devices import Device, HostClock, KernelRepeater, Repeater
+from pytest_gpuenergy.devices import Device, HostClock, Repeater
 from pytest_gpuenergy.energy import (
     SW_POWER_CAP,
     THROTTLE_REASONS,
@@ -190,12 +190,9 @@ class Harness:
             with seeded_arenas(workload, job.seed, self._device.arrays) as arenas:
                 check = seeded_check(self._device, workload, arenas, job.seed)
                 repeat = self._device.repeat(job, arenas)
-
-                def check_at_end(repeater: KernelRepeater) -> None:
-                    self._device.begin_next_context()
-                    check_again(repeater, check)
-
-                return self._measured(draft, repeat, phases, check_at_end)
+                return self._measured(
+                    draft, repeat, phases, lambda repeater: check_again(repeater, check)
+                )
         except KernelFault as fault:
             return replace(draft, outcome=fault.outcome, error=str(fault))
 

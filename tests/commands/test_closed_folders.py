@@ -44,11 +44,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("command", "name"), each_once(COMMANDS, {"name": "x" * 300, "path": "y/" * 2100})
 )
+@pytest.mark.slow
 def test_a_name_that_is_too_long_is_one_sentence(command, name):
     complaint(command.replace("{}", name))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.slow
 def test_a_folder_without_permission_is_one_sentence(monkeypatch, tmp_path, command):
     (tmp_path / "closed").mkdir()
     close(tmp_path / "closed", monkeypatch)

@@ -67,6 +67,7 @@ def test_a_product_is_tuned_kept_and_listed(tmp_path, capsys):
         )
 
 
+@pytest.mark.slow
 def test_each_product_is_tuned_in_both_layouts(tuned, tmp_path):
     sizes = "MNK=64; M=32 N=64 K=16 layout=nt t=7"
     assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0
@@ -83,6 +84,7 @@ def test_sizes_need_no_quotes(tuned, tmp_path):
     assert [one.name for one in tuned] == ["gemm_8x16x32_nn"]
 
 
+@pytest.mark.slow
 def test_products_of_other_commands_are_tuned_by_the_template_too(tuned, tmp_path):
     shapes = ["--shape", "gemm:MNK=64", "--shape", "a=1,7,9,8,6,3,3,1,1"]
     assert main(["tune", *shapes, *EMULATED, "--out", str(tmp_path), "--trials", "9"]) == 0
@@ -101,6 +103,7 @@ def test_convolutions_in_groups_are_tuned_by_the_template_unless_told_otherwise(
     assert tuned == [Tuned("dw", tuner, 9), Tuned("gr", tuner, 9)]
 
 
+@pytest.mark.slow
 def test_the_background_is_the_shells_business(tuned, tmp_path, capsys):
     sizes = "MNK=64 layout=nn O=65536"
     assert main(["gemm", "tune", sizes, *EMULATED, "--out", str(tmp_path)]) == 0

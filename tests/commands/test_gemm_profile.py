@@ -15,6 +15,8 @@ from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.tuners import rank_kernels
 
+pytestmark = pytest.mark.slow
+
 PROFILE = ("gemm", "profile", "--gpu-device", "emulated", "--out", "out")
 CMAKE = """#!{python}
 import sys

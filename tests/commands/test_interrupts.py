@@ -121,7 +121,7 @@ def interrupt(folder: Path, numbers: tuple[signal.Signals, ...]) -> Interrupted:
         MORE((signal.SIGTERM,)),
         MORE((signal.SIGHUP,)),
         MORE((signal.SIGINT, signal.SIGTERM)),
-        (signal.SIGTERM, signal.SIGINT, signal.SIGHUP),
+        MORE((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
     ],
     ids=lambda numbers: "-".join(number.name for number in numbers),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from command_outcomes import ended
 from gemm_products import template_records
+from points import MORE
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.kernels import load_kernel
@@ -59,8 +60,9 @@ def test_records_choose_the_kernel_if_there_are_any(elsewhere):
 
 @pytest.mark.parametrize(
     ("gpu", "mode", "architecture"),
-    [("a100", "tf32", "80"), ("h200", "float32", "90"), ("h200", "bfloat16", "90a")],
+    [MORE("a100", "tf32", "80"), ("h200", "float32", "90"), ("h200", "bfloat16", "90a")],
 )
+@pytest.mark.slow
 def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu, mode, architecture):
     device = f"emulated:{gpu}"
     assert main([*EXPORT, "--gemm", f"MNK=256 mode={mode}", "--gpu-device", device]) == 0

@@ -302,6 +302,7 @@ def test_an_endless_answer_is_given_up(real, serve, answer):
 
 
 @pytest.mark.parametrize("answer", SLOW.values(), ids=SLOW)
+@pytest.mark.slow
 def test_a_slow_answer_is_given_up(real, serve, monkeypatch, answer):
     monkeypatch.setattr(zeusd_module, "_TIMEOUT_S", 0.2)
     path = serve(answer)

@@ -128,6 +128,7 @@ def test_without_any_version_the_doctor_says_so(incomplete):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_driver_of_which_any_function_is_missing_is_told_in_sentences(driver):
     source = Path(__file__).parents[1].joinpath("nvidia_stub/nvml.c").read_text()
     functions = re.findall(r"^(?:CALL|TELL|RUNNING)\((nvml\w+)", source, flags=re.MULTILINE)

@@ -160,6 +160,7 @@ KERNEL = "__global__ void k(const float* x, float* y) { int t = threadIdx.x; BOD
          "y[t] = up(__float2half(x[t]));", X),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_what_nvcc_accepts_runs(run, before, body, expected):
     source = f"{before}\n{KERNEL.replace('BODY', body)}"
     found = run(source, {"x": X}, {"y": (64, "float32")}, block=64, shared_bytes=256)["y"]

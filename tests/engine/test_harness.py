@@ -104,6 +104,7 @@ def test_a_correct_kernel_has_all_figures(device):
     assert found.correctness.max_relative_error <= found.correctness.max_relative_bound
 
 
+@pytest.mark.slow
 def test_an_item_is_of_several_places_in_memory(device, monkeypatch):
     stop, placed = VirtualRepeater.stop, []
 

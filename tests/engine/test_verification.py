@@ -577,6 +577,13 @@ def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(monkeypatch):
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_a_case_near_numbers_of_a_kernel_is_made_once():
+    drawing = Drawing(7, 1, literals=(0.37,))
+    assert case_of(SMALL, drawing) is case_of(SMALL, drawing)
+    assert case_of(SMALL, drawing) is not case_of(SMALL, Drawing(7, 1, literals=(0.38,)))
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_of_threads_that_need_a_reference_one_computes_it(monkeypatch):
     computing: set[int] = set()
     compute = Conv2d.reference
@@ -640,6 +647,7 @@ def device() -> Iterator[EmulatedDevice]:
         yield device
 
 
+@pytest.mark.slow
 def test_float32_is_not_computed_on_tensor_cores(device):
     kernel = ON_TENSOR_CORES.kernel(SPLIT)
     with pytest.raises(KernelFault) as fault:
@@ -684,10 +692,12 @@ def test_tensor_cores_have_the_types_of_the_mode(monkeypatch, mode, instruction,
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_mode_that_declares_them_may(device):
     assert verify_on_device(device, ON_TENSOR_CORES.kernel(SPLIT), SPLIT).max_relative_error < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_float32_may_be_computed_on_cuda_cores(device):
     assert (
@@ -717,6 +727,7 @@ def product_kernel(source: str) -> Kernel:
     return Kernel(source, (Launch("product", (M, 1, 1), (N, 1, 1), ("A", "B", "C")),))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_an_exact_product_is_right():
     with EmulatedDevice() as device:

@@ -32,6 +32,13 @@ SIZES = [((129, 67, 257), 3), ((512, 512, 512), 0)]
 TRIED = 3
 """Candidates of each product, spread over all."""
 NEEDS = {"triton": ("triton", "torch"), "cublas": ("nvmath",)}
+OF_BOTH: list[dict[str, Any]] = [
+    {"bias": True},
+    {"bias": True, "residual": True},
+    {"bias": True, "activation": "gelu_tanh"},
+    {"bias": True, "activation": "relu"},
+]
+ENDS = {"triton": [*OF_BOTH, {"activation": "silu", "residual": True}], "cublas": OF_BOTH}
 COMPUTED = [(one, mode) for one in NEEDS for mode in MODES if (one, mode) != ("cublas", "3xtf32")]
 
 
@@ -54,11 +61,7 @@ def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
     return gpu.offered(cublas_call(gemm), gemm.io)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("sizes", "apart"), SIZES)
-@pytest.mark.parametrize(("contender", "mode"), COMPUTED)
-def test_candidates_are_right(gpu, contender, sizes, apart, mode, layout):
-    gemm = with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
+def verify_some(gpu: Device, contender: str, gemm: Gemm) -> None:
     found = candidates(contender, gemm, gpu)
     right = 0
     for one in found[:: -(-len(found) // TRIED)]:
@@ -71,6 +74,30 @@ def test_candidates_are_right(gpu, contender, sizes, apart, mode, layout):
             assert verified.max_relative_error <= gemm.error_bound.max_relative
             right += 1
     assert right
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("sizes", "apart"), SIZES)
+@pytest.mark.parametrize(("contender", "mode"), COMPUTED)
+def test_candidates_are_right(gpu, contender, sizes, apart, mode, layout):
+    gemm = with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
+    verify_some(gpu, contender, gemm)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "float16"])
+@pytest.mark.parametrize("several", [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}], ids=str)
+@pytest.mark.parametrize("contender", NEEDS)
+def test_batches_and_groups_are_right(gpu, contender, several, mode, layout):
+    verify_some(gpu, contender, Gemm("g", 341, 264, 520, layout, mode, bias=True, **several))
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("contender", "end"), [(name, end) for name in NEEDS for end in ENDS[name]]
+)
+def test_ends_are_right(gpu, contender, end, mode):
+    verify_some(gpu, contender, Gemm("g", 512, 384, 1024, "tn", mode, **end))
 
 
 @pytest.mark.parametrize("mode", MODES)

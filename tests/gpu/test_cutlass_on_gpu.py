@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from gemm_products import with_longer_rows
@@ -12,7 +12,6 @@ from gemm_products import with_longer_rows
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import cutlass_candidates, find_headers
 from pytest_gpuenergy.tuning import CardResources, card_resources
@@ -23,8 +22,13 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH"),
 ]
 
-SIZES = [((129, 67, 257), 3), ((512, 512, 512), 0)]
-"""M, N and K, and by how much the leading dimensions exceed the rows."""
+PRODUCTS = [
+    with_longer_rows(Gemm(f"{layout}-{mode}-{sizes[0]}", *sizes, layout, mode), apart)
+    for (sizes, apart), mode, layout in itertools.product(
+        [((129, 67, 257), 3), ((512, 512, 512), 0)], CONV_MODES, LAYOUTS
+    )
+]
+"""Some have longer rows than they need."""
 TRIED = 3
 """Compiled texts of each product, spread over all."""
 DEEP = Gemm("deep", 128, 128, 4096)
@@ -49,22 +53,17 @@ def headers() -> Headers:
 
 
 @pytest.fixture(scope="module")
-def gpu(headers: Headers) -> Iterator[Device]:
-    with open_device("auto") as device:
-        card = card_resources(device)
-        products = [
-            with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
-            for (sizes, apart), layout, mode in itertools.product(SIZES, LAYOUTS, CONV_MODES)
-        ]
-        device.prepare([one for gemm in products for one in some(gemm, card, headers)])
-        yield device
+def gpu(gpu: Device, headers: Headers, request: pytest.FixtureRequest) -> Device:
+    """The GPU, while the programs that the chosen tests verify are compiled."""
+    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    products = [one["gemm"] for one in params if one.get("gemm") in PRODUCTS]
+    card = card_resources(gpu)
+    gpu.prepare([one for gemm in products for one in some(gemm, card, headers)])
+    return gpu
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", CONV_MODES)
-@pytest.mark.parametrize(("sizes", "apart"), SIZES)
-def test_candidates_are_right(gpu, headers, sizes, apart, mode, layout):
-    gemm = with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
+@pytest.mark.parametrize("gemm", PRODUCTS, ids=lambda gemm: gemm.name)
+def test_candidates_are_right(gpu, headers, gemm):
     for one in some(gemm, card_resources(gpu), headers):
         verified = verify_on_device(gpu, one, gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label

@@ -10,12 +10,9 @@ from offered_kernels import verify_offered
 
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import (
-    CONTENDERS,
     TEMPLATES,
-    ContenderSetup,
-    KernelStore,
     grouped_call,
     rank_kernels,
 )
@@ -93,20 +90,6 @@ def test_offered_parameters_compute_batches_and_groups(gpu, several, sizes, mode
     verify_offered(gpu, Gemm("g", *sizes, layout, mode, bias=True, **several))
 
 
-@pytest.mark.parametrize("contender", ["triton", "cublas"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["float32", "float16"])
-@pytest.mark.parametrize("several", SEVERAL, ids=str)
-def test_other_contenders_compute_batches_and_groups(
-    gpu, tmp_path, several, mode, layout, contender
-):
-    gemm = Gemm("g", 341, 264, 520, layout, mode, bias=True, **several)
-    with KernelStore() as store:
-        kernel = CONTENDERS[contender](gemm, ContenderSetup(gpu, tmp_path, store))
-    verified = verify_on_device(gpu, kernel, gemm)
-    assert verified.max_relative_error <= gemm.error_bound.max_relative
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["float32", "tf32", "float16", "bfloat16"])
 def test_cublas_multiplies_all_groups_by_one_call(gpu, mode, layout):
@@ -117,27 +100,19 @@ def test_cublas_multiplies_all_groups_by_one_call(gpu, mode, layout):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
-@pytest.mark.parametrize("contender", ["triton", "cublas"])
-@pytest.mark.parametrize("end", [{"bias": True}, {"bias": True, "residual": True}, *ENDS[1:]])
-@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
-def test_other_contenders_apply_an_end(gpu, tmp_path, mode, end, contender):
-    gemm = Gemm("g", 512, 384, 1024, "tn", mode, **end)
-    with KernelStore() as store:
-        bench = ContenderSetup(gpu, tmp_path, store)
-        try:
-            kernel = CONTENDERS[contender](gemm, bench)
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
-    verified = verify_on_device(gpu, kernel, gemm)
-    assert verified.max_relative_error <= gemm.error_bound.max_relative
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("template", INSTRUCTIONS)
-def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, mode):
-    gemm, kind = Gemm("g", 64, 64, 64, "tn", mode), TEMPLATES[template]
-    if not kind.computes(gemm) or not kind.suits(card_resources(gpu)):
-        pytest.skip(f"the template {template} does not compute in mode {mode} here")
+@pytest.mark.parametrize(
+    ("template", "gemm"),
+    [
+        pytest.param(template, gemm, id=f"{template}-{gemm.mode}")
+        for template in INSTRUCTIONS
+        for gemm in (Gemm("g", 64, 64, 64, "tn", mode) for mode in MODES)
+        if TEMPLATES[template].computes(gemm)
+    ],
+)
+def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, gemm):
+    kind = TEMPLATES[template]
+    if not kind.suits(card_resources(gpu)):
+        pytest.skip(f"the template {template} has no kernels for this card")
     kernel = next(kind.fitting(gemm, card_resources(gpu))).kernel(gemm)
     found = gpu.tensor_core_instructions(Job.of(kernel, gemm))
     assert {name.split(".")[0] for name in found} == INSTRUCTIONS[template]

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from points import MORE
 from pytest_benchmark.table import TableResults
 from pytest_benchmark.utils import TIME_UNITS
 
@@ -128,9 +129,9 @@ def parametrized(project: Project) -> None:
     ("group_by", "titles"),
     [
         ("param:n", ["n=1", "n=1 energy (mJ) (emulated)", "n=2", "n=None"]),
-        ("param:powercap", ["powercap=450W", "powercap=450W EDP (mJ·ms) (emulated)"]),
+        MORE("param:powercap", ["powercap=450W", "powercap=450W EDP (mJ·ms) (emulated)"]),
         ("param", ["1-450W", "1-450W energy (mJ) (emulated)", "450W"]),
-        ("func", ["test_own", "test_scale", "test_scale EDP (mJ·ms) (emulated)"]),
+        MORE("func", ["test_own", "test_scale", "test_scale EDP (mJ·ms) (emulated)"]),
         ("group,param:n", ["time (emulated) n=1", "energy (mJ) (emulated) n=2"]),
     ],
 )

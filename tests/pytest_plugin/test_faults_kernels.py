@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from points import MORE
 
 pytestmark = pytest.mark.slow
 
@@ -83,14 +84,14 @@ def test_scale(turn, powercap, load_kernel, energy_benchmark):
     ("fault", "outcome"),
     [
         ("hung", "timeout"),
-        ("prints", "timeout"),
-        ("vast", "timeout"),
+        MORE("prints", "timeout"),
+        MORE("vast", "timeout"),
         ("illegal", "correctness"),  # the race check sees the address before it is used
-        ("null", "correctness"),
-        pytest.param("misaligned", "runtime", marks=pytest.mark.thorough),
+        MORE("null", "correctness"),
+        MORE("misaligned", "runtime"),
         ("trap", "runtime"),
         ("threads", "constraints"),
-        ("shared", "constraints"),
+        MORE("shared", "constraints"),
     ],
 )
 def test_a_kernel_that_fails_takes_only_its_own_item_along(project, fault, outcome):
@@ -113,7 +114,7 @@ def test_a_kernel_that_fails_takes_only_its_own_item_along(project, fault, outco
     [
         ("SIGKILL", "runtime"),
         ("SIGSTOP", "timeout"),
-        pytest.param("SIGTERM", "runtime", marks=pytest.mark.thorough),
+        MORE("SIGTERM", "runtime"),
     ],
 )
 def test_a_kernels_process_that_somebody_ends_or_stops_takes_only_its_own_item_along(

@@ -10,6 +10,8 @@ from points import each_once
 
 from pytest_gpuenergy.opening import open_device
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from conftest import Project
 

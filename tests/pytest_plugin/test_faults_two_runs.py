@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from points import MORE
 
 from pytest_gpuenergy.devices import gpu_lock
 from pytest_gpuenergy.opening import open_device
@@ -43,7 +44,7 @@ def waits(in_use: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.usefixtures("in_use")
-@pytest.mark.parametrize("by", ["option", "ini"])
+@pytest.mark.parametrize("by", ["option", MORE("ini")])
 def test_a_second_run_that_may_not_wait_ends_with_a_sentence(project, by):
     if by == "ini":
         project.ini('gpuenergy_lock_wait = "0"')

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from points import MORE
 
 from pytest_gpuenergy.report import Report, RunFolder, latest_run
 
@@ -166,7 +167,7 @@ def test_where_no_folder_can_be_made_nothing_is_measured(project):
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, MORE(signal.SIGTERM)])
 def test_a_signal_restores_the_cap_and_keeps_the_results(project, number):
     three(project, blow=number)
     result = project.run_apart("--powercap", "1", "--gpuenergy-json", "r.json")

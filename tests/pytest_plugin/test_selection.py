@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from points import MORE
 from small_project import INI, LEAN
 
 from pytest_gpuenergy.cli import main
@@ -57,10 +58,10 @@ def fail_once(project: Project, name: str) -> None:
     [
         ("-m", "not quick or quick", "-k", "a"),
         ("--ignore", "test_other.py"),
-        ("--ignore-glob=*other*",),
+        MORE(("--ignore-glob=*other*",), id="--ignore-glob"),
         ("-o", "powercap=1"),
         ("-o", "testpaths=test_scale.py", "-o", "norecursedirs=x"),
-        ("inner/../test_scale.py",),
+        MORE(("inner/../test_scale.py",), id="a path with dots"),
         ("@arguments",),
         ("--ff", "--nf"),
     ],
@@ -88,8 +89,8 @@ def test_what_passed_last_time_is_not_missed_with_lf(two_files):
     [
         (', "test_scale.py"', (CAPS,), (), "2 of 6"),
         (', "--ignore=test_other.py"', (CAPS,), (), "2 of 6"),
-        (', "--ignore-glob=*other*"', (CAPS,), (), "2 of 6"),
-        (', "-k", "b"', (CAPS,), ("--deselect", "test_other.py"), "2 of 4"),
+        MORE(', "--ignore-glob=*other*"', (CAPS,), (), "2 of 6"),
+        MORE(', "-k", "b"', (CAPS,), ("--deselect", "test_other.py"), "2 of 4"),
         (
             ', "--deselect=test_other.py"',
             (CAPS,),
@@ -97,7 +98,7 @@ def test_what_passed_last_time_is_not_missed_with_lf(two_files):
             "2 of 4",
         ),
         (', "--powercap=1"', (CAPS,), (), "3 of 6"),
-        ("", ('powercap = "1"',), ("-k", "a-"), "1 of 2"),
+        MORE("", ('powercap = "1"',), ("-k", "a-"), "1 of 2"),
         ("", ('powercap = "1"',), ("test_scale.py::test_scale",), "2 of 4"),
         ("", (CAPS, 'python_files = "test_scale.py"'), (), "2 of 6"),
     ],
@@ -113,8 +114,8 @@ def test_what_the_ini_file_leaves_out_is_missed(two_files, addopts, lines, argum
     "arguments",
     [
         ("-k", "quick"),
-        ("-m", "quick"),
-        ("./test_scale.py",),
+        MORE(("-m", "quick"), id="-m quick"),
+        MORE(("./test_scale.py",), id="a path"),
         ("test_scale.py::test_scale",),
         ("--lf",),
         ("-n1", "-p", "xdist", "-k", "quick"),

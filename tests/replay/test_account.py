@@ -17,6 +17,7 @@ from pytest_gpuenergy.replay import (
     GRAPH,
     LAYERS,
     Account,
+    GraphCalls,
     UniqueCall,
     account_for_step,
     call_settings,
@@ -360,7 +361,13 @@ class TestWindows:
         plain = replace(measurement(time_ms, energy_mj), workload=workload, kernel=kernel)
         return replace(plain, **changes)
 
-    def account(self, window: Measurement, level: str = GRAPH, **whole: object) -> Account:
+    def account(
+        self,
+        window: Measurement,
+        level: str = GRAPH,
+        calls: tuple[UniqueCall, ...] = CALLS,
+        **whole: object,
+    ) -> Account:
         kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
         measured = {
             "a": measurement(1.0, 100.0, kernel=kernel),
@@ -368,7 +375,7 @@ class TestWindows:
             "step0-window0": window,
         }
         of_step = replace(self.WHOLE, **whole)
-        return account_for_step(0, level, of_step, self.CALLS, measured, 50.0, 1)
+        return account_for_step(0, level, of_step, calls, measured, 50.0, 1)
 
     @pytest.mark.parametrize("level", [GRAPH, LAYERS])
     def test_what_they_take_more_than_alone_is_a_term(self, level):
@@ -439,7 +446,18 @@ class TestWindows:
         assert (found.windows, found.spaced) == (("step0-window0",), ("a",))
 
     def test_windows_tell_nothing_of_what_the_host_launches(self):
-        assert self.account(self.window(3.5, 420.0), EAGER).windows == ()
+        found = self.account(self.window(3.5, 420.0), EAGER)
+        assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
+
+    def test_the_gpu_time_of_windows_counts_for_the_host_too(self):
+        found = self.account(self.window(3.5, 420.0, cap_binding=True), EAGER)
+        assert found.neighbours_gpu_ms == pytest.approx(2 * 0.003)
+
+    def test_windows_of_calls_that_the_host_does_not_make_tell_it_nothing(self):
+        in_graph = GraphCalls({0: 3}, {0: 3}, (0,))
+        calls = (replace(call("a", {0: 1}), graph=in_graph), call("b", {0: 2}))
+        found = self.account(self.window(3.5, 420.0), EAGER, calls=calls)
+        assert found.neighbours_gpu_ms == 0.0
 
 
 class TestVicunaOnAnH200:

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from hypothesis import given, strategies as st
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
-from pytest_gpuenergy.replay import CallWindow, UniqueCall, choose_windows
+import pytest
+from hypothesis import given, strategies as st
+from replayed_calls import measurement
+
+from pytest_gpuenergy.engine import Replayable
+from pytest_gpuenergy.record import WorkloadInfo
+from pytest_gpuenergy.replay import (
+    CallWindow,
+    ReplayPlan,
+    UniqueCall,
+    choose_windows,
+    windows_to_measure,
+)
 
 
 def call(name: str, call_us: float = 10.0) -> UniqueCall:
@@ -85,3 +99,35 @@ def test_of_many_windows_those_with_most_gpu_time_remain():
     found = parts(choose_windows(ids, [[(0, 128)], [(128, 256)]], calls, [0]))
     assert len(found) == 6
     assert all(int(window.calls[0]) >= 32 for window in found)
+
+
+def window(key: str, **more: int) -> Replayable:
+    parameters: dict[str, int | str] = {"step": int(key[4]), "calls": "a b", **more}
+    repeat: Any = nullcontext
+    return Replayable(key, "graph", WorkloadInfo("model", parameters, 0, 0), repeat)
+
+
+@pytest.mark.parametrize(
+    ("limited", "measured"),
+    [
+        ((False, False), ["step0-window0", "step0-window0-restores"]),
+        ((True, True), ["step0-layer0"]),
+        ((True, False), ["step0-window0", "step0-window0-restores", "step0-layer0"]),
+        ((None, True), ["step0-layer0"]),
+        ((None, None), ["step0-window0", "step0-window0-restores"]),
+    ],
+)
+def test_whole_layers_are_measured_where_the_power_limit_slows_the_step(limited, measured):
+    """The graph and its layers are slowed down or not, or were not measured."""
+    restores = replace(window("step0-window0-restores"), workload=WorkloadInfo("model", {}, 0, 0))
+    windows = [window("step0-window0"), restores, window("step0-layer0", layer=1)]
+    windows += [window("step1-window0")]  # none of its layers is like another
+    plan = ReplayPlan((), (), {}, lambda *_: None, None, windows=windows)
+    wholes = {
+        f"step{step}-{level}": measurement(1.0, 1.0, cap_binding=binding)
+        for step in (0, 1)
+        for level, binding in zip(("graph", "layers"), limited, strict=True)
+        if binding is not None
+    }
+    found = [item.key for item in windows_to_measure(plan, wholes)]
+    assert found == [*measured, "step1-window0"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cheat_candidates import FOLDER, KNOWN_SEEDS, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
+from points import MORE, nightly
 
 from pytest_gpuenergy.devices import Arena
 from pytest_gpuenergy.emulator import EmulatedDevice
@@ -54,7 +55,17 @@ REFUSALS = {
 """The words with which each candidate is refused."""
 
 
-ALIKE = {"cuts_off_digits", "skips_some_rows", "sums_in_half_precision", "writes_nan"}
+ALIKE = {
+    "batches_and_skips",
+    "cuts_off_digits",
+    "knows_the_seed",
+    "returns_a_cached_output",
+    "skips_some_rows",
+    "skips_the_work",
+    "sums_in_half_precision",
+    "writes_infinity",
+    "writes_nan",
+}
 """Candidates that are refused for what another one is refused for, too."""
 
 KEEPS_SOMETHING = {
@@ -159,10 +170,7 @@ def test_a_variant_may_read_an_output_that_its_baseline_reads(device):
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.thorough] if name in ALIKE else [])
-        for name in REFUSALS
-    ],
+    nightly(REFUSALS, ALIKE),
 )
 def test_a_cheat_is_refused_by_its_results(bench, name):
     found = bench.evaluate(candidate(name))
@@ -178,7 +186,13 @@ def test_a_cheat_is_refused_by_its_results(bench, name):
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
 @pytest.mark.parametrize(
-    "name", ["returns_a_cached_output", "returns_what_memory_holds", "skips_the_work", "writes_nan"]
+    "name",
+    [
+        "returns_a_cached_output",
+        "returns_what_memory_holds",
+        MORE("skips_the_work"),
+        MORE("writes_nan"),
+    ],
 )
 def test_a_cheat_is_refused_where_the_baseline_is_the_reference(bench_without_reference, name):
     assert bench_without_reference.evaluate(candidate(name)).outcome == "correctness"
@@ -220,7 +234,12 @@ class TestWhatTheCheatsWouldGain:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("text_unseen")
-@pytest.mark.parametrize("name", sorted({RIGHT_BUT_READS, *KEEPS_SOMETHING} - REFUSALS.keys()))
+@pytest.mark.parametrize(
+    "name",
+    nightly(
+        sorted({RIGHT_BUT_READS, *KEEPS_SOMETHING} - REFUSALS.keys()), {"remembers_its_inputs"}
+    ),
+)
 def test_what_only_the_text_shows_has_right_results(device, name):
     spec = replace(SPEC, sizes=WHOLE_BLOCKS) if name == RIGHT_BUT_READS else SPEC
     assert evaluated(device, candidate(name), spec).outcome == "correct"

@@ -9,14 +9,12 @@ from moved_kernels import CASES
 pytestmark = pytest.mark.slow
 
 DAILY = [
-    ("half add", "vectorize_global_loads", "8 elements per thread"),
     ("softmax", "vectorize_global_loads", "shared loops over c at line 11/21/29 by 4"),
     ("softmax", "cache_policy_cg", "__ldcg for x"),
     ("transpose", "pad_tail_and_mask", "rows of tile by 1"),
     ("squares", "avoid_atomics_reduce", "warp reduction for total"),
     ("histogram", "avoid_atomics_reduce", "copy of counts for each block"),
     ("softmax", "softmax_math_fusion", "online sum from line 11"),
-    ("layernorm", "softmax_math_fusion", "reciprocal square roots"),
     ("tiled gemm", "enable_async_pipeline", "loop 1 over t in 2 stages"),
     ("tiled gemm", "grouped_gemm_colmajor", "groups of 4 rows of blocks"),
     ("half gemm", "switch_to_mma_or_wgmma", "wmma for acc"),
@@ -24,6 +22,7 @@ DAILY = [
 """Each move, where it changes most of the text."""
 NIGHTLY = [
     ("add", "vectorize_global_loads", "4 elements per thread"),
+    ("half add", "vectorize_global_loads", "8 elements per thread"),
     ("stencil", "vectorize_global_loads", "2 elements per thread"),
     ("histogram", "vectorize_global_loads", "4 elements per thread"),
     ("grid stride", "vectorize_global_loads", "shared loops over i at line 4 by 4"),
@@ -36,6 +35,7 @@ NIGHTLY = [
     ("tiled gemm", "pad_tail_and_mask", "rows of As by 4"),
     ("whole tiles", "pad_tail_and_mask", "guards that always hold"),
     ("squares", "avoid_atomics_reduce", "block reduction for total"),
+    ("layernorm", "softmax_math_fusion", "reciprocal square roots"),
     ("softmax", "softmax_math_fusion", "fast functions"),
     ("softmax", "softmax_math_fusion", "exponentials to base 2"),
     ("softmax", "softmax_math_fusion", "reciprocals before loops"),

@@ -114,6 +114,7 @@ def refused(
 
 
 class TestProposal:
+    @pytest.mark.slow
     def test_a_diff_becomes_an_application(self, ask, spec):
         asked = ask(GOOD)
         found = suggested(asked, spec)

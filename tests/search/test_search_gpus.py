@@ -283,6 +283,7 @@ def test_without_a_lost_gpu_the_search_goes_on(spec, tmp_path, whole, instead, c
     assert "the search goes on without GPU-" in error
 
 
+@pytest.mark.thorough  # of one GPU: test_a_lost_gpu_refuses_no_variant
 def test_without_any_gpu_it_ends_and_can_be_resumed(
     spec, tmp_path, whole, instead, monkeypatch, capsys
 ):

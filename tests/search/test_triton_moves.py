@@ -10,6 +10,7 @@ import pytest
 from move_checks import only, results, whats
 from moved_triton import GEMM, GRID, LOOPED_SOFTMAX, SOFTMAX, SPECS, rows_of, run
 from msgspec.structs import replace
+from points import each_once
 
 from pytest_gpuenergy.search import MOVES, Application, KernelSpec, evaluate
 
@@ -277,16 +278,18 @@ def renamed(source: str, imports: str, language: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("imports", "language"),
-    [
-        ("import triton\nfrom triton import language as tl", "tl"),
-        ("from triton import jit, language", "language"),
-        ("import triton\nimport triton.language", "triton.language"),
-        ("import triton as tr\nimport triton.language as lang", "lang"),
-        ("import triton as tr", "tr.language"),
-    ],
+    ("imports", "language", "name"),
+    each_once(
+        [
+            ("import triton\nfrom triton import language as tl", "tl"),
+            ("from triton import jit, language", "language"),
+            ("import triton\nimport triton.language", "triton.language"),
+            ("import triton as tr\nimport triton.language as lang", "lang"),
+            ("import triton as tr", "tr.language"),
+        ],
+        ["whole softmax", "gemm", "looped softmax"],
+    ),
 )
-@pytest.mark.parametrize("name", ["whole softmax", "looped softmax", "gemm"])
 def test_other_names_of_the_language_are_understood(name, imports, language):
     usual = SPECS[name]
     spec = replace(usual, source=renamed(usual.source, imports, language))

@@ -33,6 +33,16 @@ def test_figures_of_several_gpus_are_added_up(capsys):
     assert float(cells[9]) == round(sum(one["links_mj"] for one in parts))
 
 
+def test_bars_end_at_what_was_predicted_though_terms_are_negative():
+    path = RESULTS / "nvidia-h200-2026-11-29/replay-pythia-410m-8x512.json"
+    report = replay_tables.load(path)
+    prefill, _ = replay_tables.plot(list(replay_tables.steps_of(report)))["vconcat"]
+    (graph,) = [one for one in report.accounts if (one.step, one.level) == (0, "graph")]
+    assert graph.neighbours_mj < 0
+    joules = sum(one["joules"] for one in prefill["layer"][0]["data"]["values"])
+    assert joules == pytest.approx(graph.predicted_mj / 1e3)
+
+
 def test_the_plot_stacks_what_was_predicted(tmp_path):
     pytest.importorskip("vl_convert", reason="needs vl-convert")
     reports = [replay_tables.load(path) for path in (ALONE, DIVIDED)]

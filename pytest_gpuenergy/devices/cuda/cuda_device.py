@@ -26,6 +26,7 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import (
     HEAT_JOB,
+    SINGLES,
     Device,
     Heater,
     KernelRepeater,
@@ -100,8 +101,7 @@ class CudaDevice(Device):
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
-        self._with_context: set[int] = set()  # process IDs of workers that have had a context
-        self._beginning: Thread | None = None  # creates the next worker's context
+        self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -229,20 +229,6 @@ class CudaDevice(Device):
         if self._shares_memory:
             Thread(target=begin, name="context", daemon=True).start()
 
-    def begin_next_context(self) -> None:
-        worker = self._next_worker
-        if not self._shares_memory or (pid := worker.pid) is None:  # it has not been started
-            return
-
-        def begin() -> None:
-            with suppress(GpuEnergyError):  # whoever needs the process next starts another
-                worker.call("begin_context", timeout_s=_SHARING_S)
-
-        self._await_context()
-        self._with_context.add(pid)
-        self._beginning = Thread(target=begin, name="next-context", daemon=True)
-        self._beginning.start()
-
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
         self._renew_worker()
@@ -289,8 +275,9 @@ class CudaDevice(Device):
     @property
     def processes(self) -> frozenset[int]:
         found = {os.getpid()} if has_context(self.ordinal) else set()
-        alive = {pid for pid in (self._worker.pid, self._next_worker.pid) if pid is not None}
-        return frozenset(found | (self._with_context & alive))
+        if self._with_context is not None and self._with_context == self._worker.pid:
+            found.add(self._with_context)
+        return frozenset(found)
 
     def describe(self) -> dict[str, str]:
         nvml = self.nvml
@@ -369,28 +356,22 @@ class CudaDevice(Device):
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
 
-    def _await_context(self) -> None:
-        """Wait until no worker is creating a context, which would disturb what is timed."""
-        if self._beginning is not None:
-            self._beginning.join()
-            self._beginning = None
-
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
         try:
             return self._call(timeout_s, method, *arguments)
         finally:
-            if (pid := self._worker.pid) is not None:
-                self._with_context.add(pid)
+            self._with_context = self._worker.pid
 
-    def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
-        """Relaunch in the worker, see `Relaunching.relaunch`."""
+    def _relaunched(self, timeout_s: float, once: bool, number: int = 0) -> Iterator[int]:
+        """Relaunch in the worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
         turns: int = self._call(timeout_s, "begin_relaunch", self._array_kernels)
-        for turn in range(turns):
+        share = SINGLES if once and turns >= SINGLES else 1
+        for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
-            for number in range(results):
-                self._call(timeout_s, "fetch", number)
+            for result in range(results):
+                self._call(timeout_s, "fetch", result)
                 yield launches
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
@@ -469,17 +450,11 @@ class _WorkerRepeater(_RemoteRepeater):
     def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
-
-    def start(self) -> None:
-        self._device._await_context()
-        super().start()
-
-    def launch(self, count: int) -> Launches:
-        self._device._await_context()
-        return super().launch(count)
+        self._singles = 0
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        yield from self._device._relaunched(self._timeout_s, once)
+        number, self._singles = self._singles, self._singles + once
+        yield from self._device._relaunched(self._timeout_s, once, number)
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)

@@ -390,7 +390,7 @@ class Account(Struct, frozen=True):
         neighbours_mj: What they take more energy.
         neighbours_mj_half_width: The half width of the 95 % interval of ``neighbours_mj``.
         neighbours_gpu_ms: What they take more GPU time by the profiler; it counts in
-            ``time_error``.
+            ``time_error``, also where the host launches.
         windows: The keys of the windows that were measured, each of which has calls of a layer.
         predicted_mj_half_width: The half width of the 95 % interval of ``predicted_mj``. The errors
             of all measurements add up in it, each once: those of calls alone count where a call
@@ -487,11 +487,12 @@ def neighbours(
 
     A window counts only if all its calls were measured alone, and if the power limit did not slow
     it down more than the step, unless it is a whole layer. Each call counts in one window, the
-    longest.
+    longest. Where the host launches, only the GPU time of those windows counts whose calls the host
+    makes, too: what the caches hold is alike there, but not what the GPU does between the calls.
 
     Args:
         step: The number of the step.
-        level: The level of the step, see `Account`. Windows have calls of layers in a graph.
+        level: The level of the step, see `Account`.
         whole: The measurement of the step.
         alone: The figures of the step's calls alone, by id.
         counts: How often the step makes each of these calls.
@@ -500,7 +501,7 @@ def neighbours(
     more_ms, more_mj, half_width, together_mj, gpu_us = 0.0, 0.0, 0.0, 0.0, 0.0
     covered: Counter[str] = Counter()
     windows = []
-    for key, found in _longest_first(measured) if level in (GRAPH, LAYERS) else ():
+    for key, found in _longest_first(measured) if level in (GRAPH, LAYERS, EAGER) else ():
         of_window = found.workload.parameters
         count = of_window.get(WINDOW_COUNT)
         if of_window.get(WINDOW_STEP) != step or not isinstance(count, int):
@@ -513,7 +514,8 @@ def neighbours(
         if together is None or any(call not in alone for call in ids):
             continue
         is_slower = is_held_back(found, whole) and not _has_clock_of(whole, found)
-        if is_slower and not (whole.cap_binding and is_layer_window(found, step)):
+        of_limit = whole.cap_binding and is_layer_window(found, step)
+        if is_slower and not of_limit and level != EAGER:
             continue
         apart = [alone[call] for call in ids]
         more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
@@ -527,6 +529,8 @@ def neighbours(
         for call in ids:
             covered[call] += count
         windows.append(key)
+    if level == EAGER:
+        return Neighbours(0.0, 0.0, 0.0, gpu_us / 1e3, (), {}, 0.0)
     return Neighbours(
         more_ms, more_mj, half_width, gpu_us / 1e3, tuple(windows), covered, together_mj
     )

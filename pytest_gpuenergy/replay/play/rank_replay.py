@@ -490,25 +490,20 @@ def windows_to_measure(
 ) -> Iterator[Replayable]:
     """Yield whole layers of the steps that the power limit slows down, parts of layers of others.
 
-    A step without whole layers that can be replayed has its parts in any case. What restores the
+    A step has both if the limit slows down only its layers alone, or only the whole graph; and a
+    step without whole layers that can be replayed has its parts in any case. What restores the
     values of a window comes with it.
     """
-    steps = [item.workload.parameters.get(WINDOW_STEP) for item in plan.windows if is_layer(item)]
-    of_layers = {
-        step
-        for step in steps
-        if any(
-            (whole := measured.get(step_key(int(step or 0), level))) is not None
-            and whole.cap_binding
-            for level in (GRAPH, LAYERS)
-        )
-    }
-    keys = {
-        item.key
-        for item in plan.windows
-        if window_calls(item)
-        and is_layer(item) == (item.workload.parameters.get(WINDOW_STEP) in of_layers)
-    }
+    windows = [item for item in plan.windows if window_calls(item)]
+    keys = set()
+    for step in {item.workload.parameters[WINDOW_STEP] for item in windows}:
+        wholes = [measured.get(step_key(int(step), level)) for level in (GRAPH, LAYERS)]
+        limited = [bool(whole.cap_binding) for whole in wholes if whole is not None]
+        of_step = [item for item in windows if item.workload.parameters[WINDOW_STEP] == step]
+        layers = {item.key for item in of_step if is_layer(item)} if any(limited) else set()
+        keys |= layers
+        if not (layers and all(limited)):
+            keys |= {item.key for item in of_step if not is_layer(item)}
     keys |= {restores_key(key) for key in keys}
     yield from (item for item in plan.windows if item.key in keys)
 

@@ -379,7 +379,6 @@ class _StateEvaluation:
                         "cap_binding": bool(reading.event_reasons & SW_POWER_CAP),
                     }
             with self._time_step("verify again"):
-                device.begin_next_context()
                 check_again(repeater, check)
         return figures
 

@@ -117,7 +117,6 @@ def product_cycles(
     limited = step.energy_cycles * every / card.multiprocessors
     bounds = [limited]
     if gemm.most_rows <= FEW_ROWS:
-        total *= costs.few_rows_share
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
         bounds.append(costs.start_cycles + costs.first_cycles + moved)
     return soft_maximum(total, *bounds)
@@ -168,8 +167,8 @@ def estimated_cycles(
     import numpy as np
 
     cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
-    for template, trees in estimate.corrections.items():
-        places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
+    for kind, trees in estimate.corrections.items():
+        places = [place for place, tiling in enumerate(tilings) if tiling.corrections == kind]
         if of_best:
             places.sort(key=cycles.__getitem__)
         least, best = trees.least_factor, math.inf

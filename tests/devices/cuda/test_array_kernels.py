@@ -29,6 +29,8 @@ from pytest_gpuenergy.workloads import (
     stored_as,
 )
 
+pytestmark = pytest.mark.slow
+
 RANDOM = np.random.default_rng(5)
 SPECIAL = np.array([0.0, -0.0, 1e-7, -3.0, 65504.0, 2.5, np.inf, -np.inf, np.nan])
 TYPES = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]

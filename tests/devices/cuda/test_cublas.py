@@ -20,6 +20,8 @@ from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS, cublas_call, grouped_call
 from pytest_gpuenergy.workloads import Gemm
 
+pytestmark = pytest.mark.slow
+
 OFFERED = ((7, 0), (9, 512), (ON_TENSOR_CORES, 1 << 20))
 GEMM = Gemm("product", 5, 6, 7)
 

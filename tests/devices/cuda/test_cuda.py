@@ -181,26 +181,6 @@ def test_the_next_process_begins_while_a_kernel_is_measured_and_keeps_off_the_gp
         assert spare.calls == []
 
 
-def test_the_next_process_begins_to_use_the_gpu_while_results_are_checked(device, workers):
-    with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
-        repeater.start()
-        repeater.stop()
-        device.begin_next_context()
-        repeater.start()  # once nothing disturbs it
-        assert [method for _, method in workers[1].calls] == ["begin_context"]
-        assert device.processes == {workers[0].pid, workers[1].pid}
-
-
-def test_where_one_process_may_be_on_the_gpu_the_next_one_waits(device, workers):
-    device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
-    with device.repeat(job_of(kernel(), apart=True), {}) as repeater:
-        repeater.start()
-        repeater.stop()
-        device.begin_next_context()
-        repeater.launch(1)
-        assert workers[1].calls == []
-
-
 def test_this_process_is_one_of_ours_on_the_gpu_once_it_has_a_context(device, monkeypatch):
     assert device.processes == set()
     monkeypatch.setattr(cuda, "has_context", lambda ordinal: ordinal == device.ordinal)

@@ -23,6 +23,8 @@ from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS, cudnn_call
 from pytest_gpuenergy.workloads import Contract, Conv2d, Tensor
 
+pytestmark = pytest.mark.slow
+
 ALONE = (
     Algorithm(67, ((2, 7), (13, 0)), (TENSOR_CORE,), workspace=131),
     Algorithm(67, ((2, 5), (13, 0)), (TENSOR_CORE,)),

@@ -135,6 +135,12 @@ def leaves_what_is_there(double: Double, x: Any, y: Any, _: Any) -> None:
         y[:] = 2 * x
 
 
+def leaves_what_is_there_in_the_last_set(double: Double, x: Any, y: Any, _: Any) -> None:
+    is_last = double.all_sets.is_set() and y.ctypes.data == double.sets[-1]
+    if not (is_last and np.isfinite(y).all()):
+        y[:] = 2 * x
+
+
 def pauses(double: Double, x: Any, y: Any, _: Any) -> None:
     if not double.late or double.launches < 40 or double.launches % 3 == 0:
         y[:] = 2 * x
@@ -156,6 +162,10 @@ CHANGES = {
     "stops": (stops, "16384 of 16384 elements of y .* never written"),
     "stops on one set": (stops_on_one_set, "16384 of 16384 elements of y .* never written"),
     "leaves what is there": (leaves_what_is_there, "elements? of y .* wrong"),
+    "leaves what is there in the last set": (
+        leaves_what_is_there_in_the_last_set,
+        "elements? of y .* wrong",
+    ),
     "pauses": (pauses, "elements? of y "),
     "changes its input": (
         changes_its_input,

@@ -273,6 +273,7 @@ def traffic_of(check_races):
         ("y[i % 16384] = x[0];", 0),
     ],
 )
+@pytest.mark.slow
 def test_updates_are_contended_by_sector(traffic_of, body, updates, bodies):
     traffic = traffic_of(body, grid=100, before="__device__ int total;", among=bodies)
     assert traffic.contended_updates == pytest.approx(updates)
@@ -297,6 +298,7 @@ def test_lanes_update_a_word_of_shared_memory_one_after_another(traffic_of):
     assert wavefronts("t & 1") == pytest.approx(32)
 
 
+@pytest.mark.slow
 def test_a_histogram_gains_most_by_a_copy_in_shared_memory(small_kernel, runner):
     def time_s(body: str) -> float:
         kernel, arenas = small_kernel(VALUE + body, block=1024, grid=256)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from pytest_gpuenergy.tuners import (
-    TRAITS,
     FittedCosts,
     MmaParameters,
     SimtParameters,
@@ -106,14 +105,17 @@ def test_rows_that_only_narrow_copies_can_take_cost_more():
 def test_all_templates_have_costs_and_trees_are_complete():
     estimate = fitted()
     assert {kernel.family for kernel in KERNELS} == estimate.costs.keys()
-    for template, trees in estimate.corrections.items():
-        assert template == SimtParameters.template
-        assert trees.traits == TRAITS
+    assert {kernel.corrections for kernel in KERNELS} == estimate.corrections.keys()
+    for kernel in KERNELS:
+        trees = estimate.corrections[kernel.corrections]
+        product = Gemm("g", 2048, 2048, 2048, mode=kernel.modes[0])
+        assert len(kernel.traits(product, H200, 1e5)) == len(trees.traits)
+    for trees in estimate.corrections.values():
         for nodes, thresholds, values in zip(
             trees.nodes, trees.thresholds, trees.values, strict=True
         ):
             assert len(nodes) == len(thresholds) == len(values) - 1 == 7
-            assert all(0 <= node < len(TRAITS) for node in nodes)
+            assert all(0 <= node < len(trees.traits) for node in nodes)
     for costs in estimate.costs.values():
         assert all(value >= 0 for value in costs.energy_shares.values())
 
