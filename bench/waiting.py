@@ -8,7 +8,8 @@ python bench/waiting.py --card --rows products,optimize --parts
 Run it on an idle machine. By default everything runs on the emulated GPU; with ``--card``, the
 rows of a real one are timed instead, under the power limit that it has. Each run of a row
 starts from the state that the row names, an empty cache for example, in a folder of its own; the
-figures are medians of the runs.
+figures are medians of the runs. A command that takes longer than ``--limit`` is interrupted, and
+the row shows what it had reached.
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ import platform
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-gate.md"
+INTERRUPTED_S = 15.0
+"""The time in which a command that is interrupted must end."""
 BENCH_ITEMS = 875
 """The number of items of ``pytest bench`` under all caps of one card."""
 
@@ -85,6 +91,7 @@ class Waiting:
         first_s: from its start to the first item's result; None if it has no items.
         next_s: from the result of one item to that of the next, on average; None if there are none.
         parts_s: the wall time of its parts, by name, where the command records them.
+        is_ended: whether it was interrupted because it took too long.
     """
 
     wall_s: float
@@ -92,6 +99,19 @@ class Waiting:
     first_s: float | None = None
     next_s: float | None = None
     parts_s: dict[str, float] = field(default_factory=dict)
+    is_ended: bool = False
+
+
+class EndedError(Exception):
+    """A command took too long; ``waiting`` is what it had reached."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        super().__init__(f"ended after {waiting.wall_s:.0f} s")
+        self.waiting = waiting
+
+
+Parts = Callable[[Waiting], dict[str, float]]
+"""A function that returns the parts of what a command took, from the files it has written."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +135,45 @@ class Row:
     is_on_card: bool = False
 
 
-def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
+@contextmanager
+def limited(limit_s: int) -> Iterator[None]:
+    """Raise TimeoutError in what the caller does if it takes longer than ``limit_s``, if not 0."""
+
+    def expire(*_: object) -> NoReturn:
+        raise TimeoutError
+
+    former = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(limit_s)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Interrupt a command and its children, and kill them if they go on for too long."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)  # so that it restores what it changed
+    try:
+        process.communicate(timeout=INTERRUPTED_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def timed(
+    command: Sequence[str], folder: Path, state: Path, parts: Parts = lambda _: {}
+) -> Waiting:
     """Run a command and return how long it took.
 
     Args:
         command: the command, which must succeed.
         folder: its working directory.
         state: the folder of its caches and records.
+        parts: returns the parts of what it took.
 
     Raises:
+        EndedError: it took longer than `limited` allows.
         SystemExit: it failed; the message has the end of its output.
     """
     environment = {
@@ -133,10 +183,12 @@ def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
         "GPUENERGY_CAP_WRITES": "deny",
         "PYTHONUNBUFFERED": "1",
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began_s = time.perf_counter()
     results_s: list[float] = []
     lines = []
+    is_ended = False
     with subprocess.Popen(
         command,
         cwd=folder,
@@ -146,21 +198,34 @@ def timed(command: Sequence[str], folder: Path, state: Path) -> Waiting:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        start_new_session=True,
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if _RESULT.search(line):
-                results_s.append(time.perf_counter() - began_s)
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if _RESULT.search(line):
+                    results_s.append(time.perf_counter() - began_s)
+        except TimeoutError:
+            is_ended = True
+            end(process)
+        except BaseException:
+            end(process)
+            raise
     wall_s = time.perf_counter() - began_s
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode:
+    if process.returncode and not is_ended:
         sys.exit(f"error: {' '.join(command)} failed:\n{''.join(lines[-20:])}")
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     first_s = results_s[0] if results_s else None
     later = len(results_s) - 1
     next_s = (results_s[-1] - results_s[0]) / later if later > 0 else None
-    return Waiting(wall_s, cpu_s, first_s, next_s)
+    whole = Waiting(wall_s, cpu_s, first_s, next_s, is_ended=is_ended)
+    if is_ended:
+        with suppress(OSError, ValueError, LookupError):  # files that are not complete
+            whole = replace(whole, parts_s=parts(whole))
+        raise EndedError(whole)
+    return replace(whole, parts_s=parts(whole))
 
 
 def bench(folder: Path, *words: str) -> Waiting:
@@ -183,14 +248,18 @@ def tutorial(folder: Path) -> Waiting:
 
 
 def collection(folder: Path) -> Waiting:
-    """Collect the bench; what as many items of nobody's take is not counted."""
+    """Collect the bench; what as many items of nobody's take is not counted.
+
+    Both are collected once before, so that their bytecode exists.
+    """
     (folder / "test_plain.py").write_text(
         f"import pytest\n@pytest.mark.parametrize('number', range({BENCH_ITEMS}))\n"
         "def test_nothing(number): pass\n"
     )
     (folder / "pytest.ini").write_text("[pytest]\n")
-    plain = timed((*_PYTEST, "--collect-only", "-q", str(folder)), folder, folder)
-    ours = bench(folder, "--collect-only", "-q", "--powercap", "all")
+    for _ in range(2):
+        plain = timed((*_PYTEST, "--collect-only", "-q", str(folder)), folder, folder)
+        ours = bench(folder, "--collect-only", "-q", "--powercap", "all")
     return Waiting(ours.wall_s - plain.wall_s, ours.cpu_s - plain.cpu_s)
 
 
@@ -239,18 +308,17 @@ def search_parts(folder: Path) -> dict[str, float]:
     return parts
 
 
-def products(folder: Path, sizes: str = _PRODUCTS) -> Waiting:
+def products(folder: Path, sizes: str = _PRODUCTS, name: str = "products") -> Waiting:
     """Measure products, by default such of which there are no records."""
-    report = folder / "products.json"
+    report = folder / f"{name}.json"
     words = ("--gemm", sizes, "-k", "template and nn", "--powercap", "current")
     command = (*_PYTEST, "bench/test_gemm.py", "-v", *words, "--gpuenergy-json", str(report))
-    found = timed(command, ROOT, folder)
-    return replace(found, parts_s=item_parts(report, found))
+    return timed(command, ROOT, folder, lambda whole: item_parts(report, whole))
 
 
 def products_again(folder: Path) -> Waiting:
     """Measure them a second time, when their kernels have been chosen."""
-    cold = products(folder)
+    cold = products(folder, name="before")
     warm = products(folder)
     earlier = {f"before: {name}": seconds for name, seconds in cold.parts_s.items()}
     return replace(warm, parts_s=warm.parts_s | earlier)
@@ -264,8 +332,9 @@ def optimize(folder: Path) -> Waiting:
     (folder / "layernorm.json").write_text(json.dumps(spec), encoding="utf-8")
     shutil.copy(kernels / spec["file"], folder)
     words = ("layernorm.json", "--no-llm", "--budget-builds", "12", "--objective", "edp")
-    found = timed((*_COMMAND, "optimize", *words), folder, folder)
-    return replace(found, parts_s=search_parts(folder / "out"))
+    return timed(
+        (*_COMMAND, "optimize", *words), folder, folder, lambda _: search_parts(folder / "out")
+    )
 
 
 def ab(folder: Path) -> Waiting:
@@ -372,6 +441,7 @@ def median_waiting(runs: Sequence[Waiting]) -> Waiting:
             part: median(run.parts_s[part] for run in runs if part in run.parts_s)
             for part in dict.fromkeys(part for run in runs for part in run.parts_s)
         },
+        any(run.is_ended for run in runs),
     )
 
 
@@ -387,8 +457,9 @@ def table(results: Sequence[tuple[Row, Waiting]], *, emulated: bool) -> str:
             "" if seconds is None else f"{seconds:.2f}"
             for seconds in (waiting.first_s, waiting.next_s)
         )
+        ended = ", ended before its end" if waiting.is_ended else ""
         lines.append(
-            f"| {row.what} | {waiting.wall_s:.2f} | {waiting.cpu_s:.2f} | {first} | {later} "
+            f"| {row.what}{ended} | {waiting.wall_s:.2f} | {waiting.cpu_s:.2f} | {first} | {later} "
             f"| {row.goal} |"
         )
     return "\n".join(lines)
@@ -423,6 +494,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--runs", type=int, default=1, metavar="N", help="of each row (%(default)s)"
     )
+    parser.add_argument(
+        "--limit", type=int, default=0, metavar="S", help="of each run of a row; by default none"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where to keep what the commands write"
+    )
     parser.add_argument("--json", type=Path, help="where to write all runs as well")
     parser.add_argument(
         "--card", action="store_true", help="time the rows of a real GPU, the first of this machine"
@@ -440,9 +517,20 @@ def main(words: Sequence[str] | None = None) -> int:
     results = []
     for row in chosen_rows(arguments.rows, on_card=arguments.card):
         runs = []
-        for _ in range(max(1, arguments.runs)):
-            with tempfile.TemporaryDirectory(prefix="waiting-") as folder:
-                runs.append(row.measure(Path(folder)))
+        for number in range(1, max(1, arguments.runs) + 1):
+            with ExitStack() as stack:
+                if arguments.keep is None:
+                    folder = Path(
+                        stack.enter_context(tempfile.TemporaryDirectory(prefix="waiting-"))
+                    )
+                else:
+                    folder = arguments.keep.resolve() / f"{row.name}-{number}"
+                    folder.mkdir(parents=True)
+                try:
+                    with limited(arguments.limit):
+                        runs.append(row.measure(folder))
+                except EndedError as ended:
+                    runs.append(ended.waiting)
         results.append((row, median_waiting(runs)))
         document["rows"][row.name] = [vars(run) for run in runs]
         if arguments.json is not None:  # what was measured is kept if a later row fails

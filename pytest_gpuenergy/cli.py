@@ -50,7 +50,7 @@ _LEAVE_AS_FOUND = ("doctor", "hosts", "powercap")
 _FAILURE, _USAGE = 1, 2
 _INTERRUPTED, _BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE, as a shell reports them
 _PATIENCE_S = 1.0
-"""How long an interrupted command waits for a reference that another thread computes."""
+"""The time for which an interrupted command waits for a reference that another thread computes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,18 +104,12 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = build_parser(first).parse_args(words)
     with printable_output():
         remove_leftovers()
-        if arguments.command not in _LEAVE_AS_FOUND:
-            _restore_after_dead_runs()
+        if arguments.command not in _LEAVE_AS_FOUND and control.dead_run_uuids():
+            for sentence in control.restore_dead_runs():
+                commands.tell(sentence)
         arguments.command_line = words
         code: int = arguments.run(arguments)
     return code
-
-
-def _restore_after_dead_runs() -> None:
-    """Restore the power limits of killed processes."""
-    if control.dead_run_uuids():
-        for sentence in control.restore_dead_runs():
-            commands.tell(sentence)
 
 
 def build_parser(command: str = "") -> ArgumentParser:

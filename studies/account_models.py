@@ -136,8 +136,51 @@ CONFIGS: dict[str, dict[str, object]] = {
         "expand": 2,
         "time_step_rank": 64,
     },
+    "gemma3-text": {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131072,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    "gpt2": {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "activation_function": "gelu_new",
+        "tie_word_embeddings": True,
+    },
+    "stablelm-3b": {
+        "model_type": "stablelm",
+        "architectures": ["StableLmForCausalLM"],
+        "vocab_size": 50304,
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "partial_rotary_factor": 0.25,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": 4096,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+    },
 }
-"""The published configuration of each model, as its ``config.json`` on the hub has it."""
+"""The published configuration of each model, as its ``config.json`` on the hub has it. The last
+three were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
 }

@@ -30,7 +30,7 @@ from statistics import geometric_mean, median, stdev
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from convolution_sweep import CARD, MODES, REST
+from convolution_sweep import CARD, MODES
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy import __version__
@@ -44,12 +44,13 @@ from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, Conv2d
 RECORDS = Path(__file__).resolve().parent.parent / "bench" / "records"
 GROUPS = {
     "cases": ("case",),
-    "ResNet and YOLO": ("resnet", "yolo", "rest"),
+    "ResNet and YOLO": ("resnet", "yolo"),
     "drawn": ("drawn",),
     "odd channels": ("odd",),
     "few channels": ("few",),
     "fresh": ("fresh",),
     "unseen": ("unseen",),
+    "blind": ("blind",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""
@@ -467,20 +468,14 @@ def _recorded(layer: Layer, records: Path) -> tuple[float, float] | None:
     return None if measured is None else (1000 * measured.time_ms, measured.energy_mj)
 
 
-def network_table(layers: Sequence[Layer], *, whole: bool = False) -> str:
+def network_table(layers: Sequence[Layer]) -> str:
     """Return what ResNet-50 costs in each mode that has all of its layers, as a Markdown table.
 
     Layers of equal sizes were measured once. An interval of a sum is 1.96 standard errors, from the
     power in the parts of each window, which are taken as independent.
-
-    Args:
-        layers: the layers.
-        whole: whether all 53 convolutions are meant, instead of the 38 whose shapes are bundled.
     """
     times = OCCURRENCES["resnet50"]
     wanted = {conv.shape: times[conv.name] for conv in network("resnet")}
-    if whole:
-        wanted |= {conv.shape: count for conv, count in REST.items()}
     sums: dict[tuple[str, str, str], list[tuple[int, dict[str, Any]]]] = {}
     for layer in layers:
         if (count := wanted.get(layer.conv.shape)) is None:
@@ -627,8 +622,7 @@ def main(words: Sequence[str] | None = None) -> None:
     own = own_table(layers, RECORDS, own_kernels(options.trials))
     found = [
         ("| kernel | against |", lead_table(layers)),
-        ("What the 38 ", network_table(layers)),
-        ("All 53 ", network_table(layers, whole=True)),
+        ("What the 53 ", network_table(layers)),
         ("| layer | layout |", own),
         *tables(layers),
         *([("| mode and layout | convolutions |", regret_table(estimated))] if estimated else []),
@@ -640,10 +634,9 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"{lead_table(layers)}\n")
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
-    print(f"38 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
-    print(f"All 53 convolutions:\n\n{network_table(layers, whole=True)}\n")
+    print(f"53 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
     print(f"Our own kernels in float32:\n\n{own}\n")
-    print("\n\n".join(f"{title}:\n\n{table}" for title, table in found[4:]))
+    print("\n\n".join(f"{title}:\n\n{table}" for title, table in found[3:]))
 
 
 if __name__ == "__main__":

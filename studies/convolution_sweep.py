@@ -49,7 +49,7 @@ CARD = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
-_FRESH, _FRESH_SEED, _UNSEEN_SEED = 12, 4711, 1129
+_FRESH, _FRESH_SEED, _UNSEEN_SEED, _BLIND_SEED = 12, 4711, 1129, 291120
 _FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
 _FRESH_ELEMENTS = 1 << 26
 """The most elements of an input or an output of a fresh layer."""
@@ -84,18 +84,6 @@ def drawn_layers() -> list[Conv2d]:
         if 2e8 < conv.flops < 2e10:
             layers.append(conv)
     return layers
-
-
-REST: Mapping[Conv2d, int] = {
-    Conv2d.of("rest01", 1, 56, 56, 64, 256, 1, 1, 1, 0): 2,
-    Conv2d.of("rest02", 1, 56, 56, 512, 256, 1, 1, 2, 0): 1,
-    Conv2d.of("rest03", 1, 28, 28, 128, 512, 1, 1, 1, 0): 3,
-    Conv2d.of("rest04", 1, 28, 28, 1024, 512, 1, 1, 2, 0): 1,
-    Conv2d.of("rest05", 1, 14, 14, 256, 1024, 1, 1, 1, 0): 5,
-    Conv2d.of("rest06", 1, 14, 14, 2048, 1024, 1, 1, 2, 0): 1,
-    Conv2d.of("rest07", 1, 7, 7, 512, 2048, 1, 1, 1, 0): 2,
-}
-"""The convolutions of ResNet-50 that are not bundled, with how often each occurs."""
 
 
 GROUPED: tuple[Conv2d, ...] = (
@@ -170,8 +158,8 @@ def swept_layers() -> list[Conv2d]:
         *kindred_layers(),
         *fresh_layers(),
         *fresh_layers("unseen", _UNSEEN_SEED),
+        *fresh_layers("blind", _BLIND_SEED),
         *GROUPED,
-        *REST,
     ):
         found.setdefault(conv.shape, conv)
     return list(found.values())

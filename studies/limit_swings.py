@@ -15,6 +15,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -22,7 +23,14 @@ from typing import NamedTuple
 import numpy as np
 from study_command import in_one_sentence, study_parser
 
-from pytest_gpuenergy.energy import POWER_SWINGS, SW_POWER_CAP, MeterSettings, estimate
+from pytest_gpuenergy.energy import (
+    ONE_SWING,
+    ONE_SWING_POWER,
+    POWER_SWINGS,
+    SW_POWER_CAP,
+    MeterSettings,
+    estimate,
+)
 from pytest_gpuenergy.record import Measurement, Metric
 from pytest_gpuenergy.report import load_report, markdown_table
 from pytest_gpuenergy.support import NORMAL
@@ -75,11 +83,13 @@ def ended(series: Series) -> tuple[int, float, float]:
     """Return after how many trials a measurement ends, how far it is off, and its half width."""
     own_mj = series.own_mj
     most = POWER_SWINGS * MeterSettings().relative_half_width
-    for count in range(2 * SWING, _LEAST, SWING):
-        found = estimate(own_mj[:count], swing=SWING)
-        if estimate(series.powers_w[:count], swing=SWING).relative_half_width <= most:
+    rule = partial(estimate, successive=True, swing=SWING)
+    for count in range(SWING, _LEAST, SWING):
+        found = rule(own_mj[:count], one_swing=ONE_SWING[Metric.ENERGY])
+        power = rule(series.powers_w[:count], one_swing=ONE_SWING_POWER)
+        if power.relative_half_width <= most:
             return count, found.value / fmean(own_mj) - 1, found.relative_half_width
-    found = estimate(own_mj, swing=SWING)
+    found = rule(own_mj)
     return _LEAST, 0.0, found.relative_half_width
 
 

@@ -61,6 +61,12 @@ class Step(NamedTuple):
         """Of the GPU that takes longest."""
         return max(one.time_ms for one in self.accounts)
 
+    @property
+    def gpu_time_error(self) -> float | None:
+        """How much the profiler's GPU time of calls and windows exceeds that in the model."""
+        errors = [one.time_error for one in self.accounts if one.time_error is not None]
+        return sum(errors) / len(errors) if len(errors) == len(self.accounts) else None
+
 
 def load(path: Path) -> ReplayReport:
     """The report in a file.
@@ -103,6 +109,7 @@ def table(steps: Sequence[Step]) -> str:
             *(_change(one.sum_of(name)) for name in _TERMS),
             _change(one.sum_of("residual_mj")),
             f"{one.sum_of('predicted_mj') / one.sum_of('energy_mj') - 1:+.1%}",
+            "" if one.gpu_time_error is None else f"{one.gpu_time_error:+.1%}",
             f"{one.time_ms:.4g}",
         )
         for one in steps
@@ -114,6 +121,7 @@ def table(steps: Sequence[Step]) -> str:
             *(name.removesuffix("_mj") for name in _TERMS),
             "residual",
             "predicted",
+            "GPU time",
             "time (ms)",
         ),
         rows,
@@ -203,6 +211,7 @@ def _bars(step: str, parts: Sequence[Any], measured: Sequence[Any]) -> dict[str,
 
 
 def _parts(one: Step) -> Iterator[tuple[str, float]]:
+    """The energy of each part; where a term is negative, all others are shortened alike."""
     sums = dict.fromkeys(_ORDER, 0.0)
     for account in one.accounts:
         for part in account.parts:
@@ -210,7 +219,8 @@ def _parts(one: Step) -> Iterator[tuple[str, float]]:
         sums["links"] += account.links_mj
         sums["neighbours"] += max(0.0, account.neighbours_mj)
         sums["gaps"] += max(0.0, account.gaps_mj)
-    yield from sums.items()
+    shortened = one.sum_of("predicted_mj") / sum(sums.values())
+    yield from ((kind, shortened * energy_mj) for kind, energy_mj in sums.items())
 
 
 def _kind(operator: str) -> str:

@@ -4,7 +4,7 @@
 
 Products are drawn with a seed: linear layers of models with several numbers of tokens (--models
 says of which ones), and random sizes of which half are odd, in four layouts. In 8-bit modes only
-those in ``tn`` count whose rows are a multiple of 16 bytes apart, the only ones that cuBLASLt
+those in ``tn`` are drawn whose rows are a multiple of 16 bytes apart, the only ones that cuBLASLt
 multiplies. --also adds others, in the words of ``gpuenergy gemm perf``.
 
 For each mode, the kernel that the estimate chooses is timed, a few others that it ranks high, and
@@ -145,8 +145,8 @@ def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        divided = getattr(one, "split", 1) > 1
-        kind = (one.template, getattr(one, "turned", 0), getattr(one, "copying", 0), divided)
+        traits = (getattr(one, name, 0) for name in ("turned", "copying", "split", "in_turn"))
+        kind = (one.template, *traits)
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
@@ -412,7 +412,8 @@ def planned(options: Any) -> list[Task]:
             for mode in of_modes:
                 layout = "tn" if mode in FLOAT8_MODES else gemm.layout
                 one = Gemm("g", gemm.M, gemm.N, gemm.K, layout, mode)
-                if one.is_float8 and (one.N % _ALIGNED or one.K % _ALIGNED):
+                beyond_library = one.N % _ALIGNED or one.K % _ALIGNED
+                if one.is_float8 and beyond_library and source != "curve":
                     continue
                 others = 0 if few else options.others
                 screened = 2 if few else options.screened

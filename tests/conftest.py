@@ -44,7 +44,9 @@ gc.disable()  # until all is collected
 THOROUGH = bool(os.environ.get("GPUENERGY_THOROUGH"))
 # Tests of finished studies, and long fuzzing, belong to the nightly run.
 collect_ignore = [] if THOROUGH else ["studies"]
-hypothesis.settings.register_profile("shared", deadline=None, max_examples=60 if THOROUGH else 10)
+hypothesis.settings.register_profile(
+    "shared", deadline=None, max_examples=60 if THOROUGH else 10, derandomize=not THOROUGH
+)
 hypothesis.settings.load_profile("shared")
 # Who runs the tests in the background, or with nohup, has these ignored, and so would children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -110,7 +112,7 @@ def _copy_toolchain(cache: Path, factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path) -> Iterator[None]:
-    """For all that tests start: no folder of the user's, and our modules compiled only once."""
+    """For all that tests start: no folder of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUENERGY_CACHE", str(shared_cache))
         patch.setenv("GPUENERGY_STATE", str(tmp_path_factory.mktemp("state")))
@@ -127,9 +129,6 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         # Hypothesis is imported at the end of each run, and trio for AnyIO's plugin at its start:
         # two thirds of what an empty run takes.
         patch.setenv("PYTEST_ADDOPTS", QUICK)
-        if sys.dont_write_bytecode:  # beside the sources; but not each shall compile all of them
-            patch.setenv("PYTHONPYCACHEPREFIX", str(shared_cache.with_name("bytecode")))
-            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setattr("_pytest.pytester.SysModulesSnapshot", _LessForgetful)
         keep_for_runs(patch)
         # No test turns the power off, and a disk takes milliseconds each time.
@@ -266,11 +265,27 @@ def record_file(database: Database) -> RecordFile:
 @pytest.hookimpl(tryfirst=True)  # before xdist takes its own default
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Workers that have nothing left take tests from others, who keep whole modules otherwise."""
+    _keep_compiled(config)
     # Other tests or workers keep all cores busy: threads of libraries would wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
         config.option.dist = "worksteal"
+
+
+def _keep_compiled(config: pytest.Config) -> None:
+    """Keep compiled modules in pytest's cache, if Python shall write none beside their sources.
+
+    Otherwise each worker, and each process that tests start, would compile all that it imports,
+    which takes two thirds of what it takes to collect the tests.
+    """
+    if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)) is not None:
+        folder = cache.mkdir("bytecode")
+        # Of projects that tests of earlier runs made.
+        shutil.rmtree(folder.joinpath(*Path(tempfile.gettempdir()).parts[1:]), ignore_errors=True)
+        sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(tryfirst=True)

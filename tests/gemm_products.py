@@ -40,6 +40,12 @@ def several(most_rows: int = 80) -> st.SearchStrategy[dict[str, Any]]:
     return st.just({}) | st.fixed_dictionaries({"B": st.integers(2, 4)}) | groups
 
 
+def with_longer_rows(gemm: Gemm, elements: int) -> Gemm:
+    """Return a product whose rows are further apart, in all matrices by as many elements."""
+    longer = {name: getattr(gemm, name) + elements for name in ("lda", "ldb", "ldc")}
+    return replace(gemm, **longer)
+
+
 @st.composite
 def products(draw: st.DrawFn, modes: st.SearchStrategy[Any], most: int) -> Gemm:
     """Products of any sizes up to ``most``, in all layouts, with any leading dimensions and end.

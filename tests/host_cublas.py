@@ -71,7 +71,8 @@ class HostCublas:
     """What the process's cuBLASLt offers and does.
 
     Attributes:
-        offered: an algorithm's number and the bytes of its workspace, for each.
+        offered: an algorithm's number and the bytes of its workspace, for each. Those with a
+            workspace split sums.
         run: does the work of a launch.
         queries: of its heuristics so far.
         refused: numbers of algorithms that it does not have for these matrices.
@@ -188,8 +189,8 @@ class HostCublas:
     def _heuristic(self, _: int, *arguments: int) -> None:
         *_, preference, most, address, count = arguments
         self.queries += 1
-        assert self.objects[preference]["REDUCTION_SCHEME_MASK"] == 2  # in float32
-        most_bytes = self.objects[preference]["MAX_WORKSPACE_BYTES"]
+        splits = {2: True, 0: False}[self.objects[preference]["REDUCTION_SCHEME_MASK"]]
+        most_bytes = self.objects[preference]["MAX_WORKSPACE_BYTES"] if splits else 0
         fitting = [one for one in self.offered if one[1] <= most_bytes][:most]
         if not fitting:
             raise CublasError("NOT_SUPPORTED (15)")

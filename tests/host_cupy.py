@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,39 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import CudaDevice
+from pytest_gpuenergy.devices import CudaDevice, CudaRunner
+from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 
 FREE_BYTES = 256 << 20
 L2_BYTES = 4 << 20
 LAUNCH_S = 1e-3
+
+
+class Worker:
+    """A worker that runs in this process."""
+
+    pid = 1
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._runner: CudaRunner | None = None
+
+    def start(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        self._runner = None
+
+    def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
+        self._runner = self._runner or CudaRunner()
+        return getattr(self._runner, method)(*pickle.loads(pickle.dumps(arguments)))
+
+
+def device_in_this_process(patch: pytest.MonkeyPatch, worker: type = Worker) -> CudaDevice:
+    """Return the device of one card, whose worker runs in this process."""
+    patch.setattr(cuda, "Worker", worker)
+    patch.setattr(cuda, "find_spec", lambda _: object())
+    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
+    return CudaDevice(nvml_of_one_card(), gpu)
 
 
 def nvml_of_one_card(**more: Any) -> Any:

@@ -215,10 +215,9 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
 constexpr bool IN_PIECES =
     OUT_NHWC && HALVES && CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
 
-// Whether a pixel's channels begin anywhere in the output. A thread would then store its two channels one by one, in
-// sectors of which a warp has a half. Instead, a warp collects 32 channels of eight pixels in shared memory, and
-// stores them pixel by pixel.
-constexpr bool COLLECTED = OUT_NHWC && (HALVES ? CO % 8 != 0 || GROUP_OUT % 8 != 0 : !IN_PAIRS);
+// Whether a pixel's channels begin within a sector of the output. Four threads would then store their channels to parts
+// of two sectors. Instead, a warp collects 32 channels of eight pixels in shared memory, and stores them pixel by pixel.
+constexpr bool COLLECTED = OUT_NHWC && (CO % 8 != 0 || GROUP_OUT % 8 != 0);
 constexpr int COLLECTED_PIXELS = 8, COLLECTED_ROW = 40;  // of 32 channels; threads then write to different banks
 constexpr int COLLECTED_LENGTH = COLLECTED ? COLLECTED_PIXELS * COLLECTED_ROW : 0;  // elements of a warp
 

@@ -18,7 +18,7 @@ extern "C" char const* program_open(
   if (cudaError_t const error = cudaGetDevice(&device)) return cudaGetErrorString(error);
   Problem const problem{
       tensors[0], tensors[1], tensors[2], numbers[0], numbers[1],
-      numbers[2], numbers[3], numbers[4], numbers[5]};
+      numbers[2], numbers[3], numbers[4], numbers[5], numbers[6]};
   Gemm::Arguments const arguments = arguments_of(problem);
   if (char const* wrong = said(Gemm::can_implement(arguments))) return wrong;
   *workspace_bytes = Gemm::get_workspace_size(arguments);

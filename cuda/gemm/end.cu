@@ -4,7 +4,7 @@
 // and in gemm_sum if blocks have shared a tile. Besides those of tiles.cu, the constants of this text are:
 //   WITH_BIAS, WITH_RESIDUAL   whether there is a bias of N elements for each product, and a residual that
 //                              is stored as C is
-//   ACTIVATION                 0: none, 1: relu, 2: gelu, 3: gelu_tanh, 4: silu
+//   ACTIVATION                 0: none; otherwise see activation.cu, which then precedes this text
 //   SCALES                     0: none, 1: one of A and one of B, 2: one of each row of A and column of B,
 //                              3: of blocks of A and B, with which a template multiplies parts of sums
 //   Result                     type of the elements of C, bias and residual
@@ -28,27 +28,6 @@
 #define B_SCALE nullptr
 #endif
 #define SCALED_END (SCALES == 1 || SCALES == 2)
-
-// x / (1 + exp(-2 y)) is x (1 + tanh(y)) / 2, and stays exact to the last digits where that is small. So would
-// x erfc(-x / sqrt(2)) / 2, but erfcf takes so many registers that kernels with large tiles spill theirs.
-__device__ __forceinline__ float activated(float x) {
-#if ACTIVATION == 1
-  return x < 0.0f ? 0.0f : x;
-#elif ACTIVATION > 1
-  // What is smaller becomes -0 all the same, except that infinity times 0 would not be a number.
-  constexpr float LEAST = -200.0f;
-  x = x < LEAST ? LEAST : x;
-#if ACTIVATION == 2
-  return 0.5f * x * (1.0f + erff(0.70710678f * x));
-#elif ACTIVATION == 3
-  return x / (1.0f + expf(-1.5957691f * (x + 0.044715f * x * x * x)));  // 2 sqrt(2 / pi)
-#else
-  return x / (1.0f + expf(-x));
-#endif
-#else
-  return x;
-#endif
-}
 
 // Read neighbouring elements, of which `there` exist, or ALL.
 template <bool ALIGNED, bool ALL, int COUNT>
@@ -97,8 +76,10 @@ struct End {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] += biases[i];
 #endif
+#if ACTIVATION
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] = activated(sums[i]);
+#endif
 #if WITH_RESIDUAL
     float addends[COUNT];
     read_elements<LDC % COUNT == 0, ALL>(addends, residual + row * LDC + column, there);

@@ -60,6 +60,28 @@ __device__ __forceinline__ Work next_work(const Work& work, int block) {
   return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
 
+// Compute steps of which each is begun before the one before it ends, with what two of them keep in registers:
+// `begin` and `end` are called with that, and with the step, or with whether it is the last one.
+template <class Kept, class Begin, class End>
+__device__ __forceinline__ void overlap_steps(const Work& work, const Begin& begin, const End& end) {
+  Kept even, odd;
+  begin(even, work.begin);
+  int step = work.begin + 1;
+  for (; step + 1 < work.end; step += 2) {
+    begin(odd, step);
+    end(even, false);
+    begin(even, step + 1);
+    end(odd, false);
+  }
+  if (step < work.end) {
+    begin(odd, step);
+    end(even, false);
+    end(odd, true);
+  } else {
+    end(even, true);
+  }
+}
+
 // ---- Clusters: blocks of the same rows share A, and those of the same columns share B
 
 constexpr int SHARERS = CLUSTER_M + CLUSTER_N - 1;  // blocks that copy for this one, with itself

@@ -12,6 +12,8 @@
 //                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
 //                      have about 14 bits (DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2)
+//   DOUBLED            whether a thread has registers for the sums of two steps: those of one are then
+//                      promoted while those of the next one are computed
 //   B_SCALE_ROW        scales of B's blocks for the same columns, if SCALES is 3
 //   PACK               makes two sums one register: "cvt.rn.bf16x2.f32"; if HALVES only
 //   HALVES             whether elements of C have 16 bits
@@ -107,6 +109,12 @@ struct Factors {
 #if SCALES == 3
   float of_rows[2 * PIECES], of_columns[COLUMN_GROUPS];
 #endif
+};
+
+// What a thread keeps of a step until its sums are promoted.
+struct Part {
+  Sums sums;
+  Factors factors;
 };
 
 __device__ __forceinline__ Factors factors_of(const float* a_scale, const float* b_scale,
@@ -416,32 +424,46 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
-    Sums sums = {}, part;
     Place scaled = place_of(work.tile, rank);
-    Factors factors = factors_of(A_SCALE, B_SCALE, scaled, m, work.begin);
+    Sums sums = {};
+    Ring ended = ring;
+    auto begin = [&](Part& part, int step) {
+      wait(full[ring.stage], ring.parity);
+      multiply(part.sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
+      part.factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
+      ring.advance();
+    };
+    auto end = [&](Part& part, bool last) {
+      if (last) {
+        finish<0>(part.sums);
+      } else {
+        finish<1>(part.sums);
+      }
+      if (thread < SHARERS) empty_for(empty[ended.stage], rank, thread);
+      ended.advance();
+      promote(sums, part.sums, part.factors);
+    };
+#if DOUBLED
+    overlap_steps<Part>(work, begin, end);
 #else
-    Sums sums, &part = sums;
-    int before = 0;  // the stage of the step before
+    for (int step = work.begin; step < work.end; ++step) {
+      Part part;
+      begin(part, step);
+      end(part, true);
+    }
 #endif
+#else
+    Sums sums;
+    int before = 0;  // the stage of the step before
     for (int step = work.begin; step < work.end; ++step) {
       wait(full[ring.stage], ring.parity);
-      multiply(part, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
-               PROMOTED || step == work.begin);
-#if PROMOTED
-      // What the next step needs is on its way meanwhile.
-      Factors next = factors_of(A_SCALE, B_SCALE, scaled, m, min(step + 1, STEPS - 1));
-      finish<0>(part);
-      if (thread < SHARERS) empty_for(empty[ring.stage], rank, thread);
-      promote(sums, part, factors);
-      factors = next;
-#else
+      multiply(sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE),
+               step == work.begin);
       finish<1>(sums);
       if (thread < SHARERS && step > work.begin) empty_for(empty[before], rank, thread);
       before = ring.stage;
-#endif
       ring.advance();
     }
-#if !PROMOTED
     finish<0>(sums);
     if (thread < SHARERS) empty_for(empty[before], rank, thread);
 #endif

@@ -2,6 +2,8 @@
 //
 // Besides those of tiles.cu and hopper.cu, the constants of this text are:
 //   IN_TURN            whether consumers begin to multiply one after another
+//   DOUBLED            whether a thread has registers for two steps: one is then multiplied while the sums of
+//                      the step before are added, and what the next one takes is read
 //   SPLIT              whether elements are split (3xtf32), as in mma.cu
 //   COPIED             whether threads copy A and B, with LDA and LDB elements from row to row: tensor maps
 //                      can only describe rows that are a multiple of 16 bytes apart
@@ -245,58 +247,89 @@ __device__ __forceinline__ unsigned long long columns_of_a(const Element* a) {
   return described(a, 0, 1024);
 }
 
-// Begin to add a product, or to set the sums to it.
+#define PRODUCT                                                                    \
+  "{\n"                                                                            \
+  ".reg .pred add;\n"                                                              \
+  "setp.ne.b32 add, " ADD_PLACE ", 0;\n"                                           \
+  MULTIPLY_ADD " {" SUMS_PLACES "}, {" FIRST_PLACES "}, " SECOND_PLACE ", add, 1, 1;\n" \
+  "}"
+
+// Begin to add a product.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_M / 2], const Rows& rows,
-                                             unsigned long long columns, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, {" FIRST_PLACES "}, " SECOND_PLACE ", add, 1, 1;\n"
-      "}"
-      : SUMS_OPERANDS
-      : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(columns), "r"(add));
+                                             unsigned long long columns) {
+  asm volatile(PRODUCT
+               : SUMS_OPERANDS
+               : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(columns), "r"(1));
 }
 
-// Use sums that instructions have changed only after this.
+// Begin to set the sums to a product. They are no inputs: with a step under way, the compiler would otherwise
+// wait for its sums, from whose registers it takes what these are before.
+__device__ __forceinline__ void multiply(float (&sums)[TILE_M / 2], const Rows& rows,
+                                         unsigned long long columns) {
+  asm volatile(PRODUCT
+               : SUMS_RESULTS
+               : "r"(rows.of[0]), "r"(rows.of[1]), "r"(rows.of[2]), "r"(rows.of[3]), "l"(columns), "r"(0));
+}
+
+// Wait for all products but those of the latest `OTHERS` steps, and use their sums only after this.
+template <int OTHERS>
 __device__ __forceinline__ void finish(float (&sums)[TILE_M / 2]) {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(OTHERS) : "memory");
 #pragma unroll
   for (int j = 0; j < TILE_M / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
 }
 
-// Add the products of a step; those of smaller parts first.
-__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, int consumer) {
-  constexpr int COUNT = TILE_K / DEPTH;
+constexpr int COUNT = TILE_K / DEPTH;
+
+// What a thread keeps of a step until its products are finished.
+struct Step {
+  Rows rows[COUNT], rest[COUNT];
+#if SPLIT
+  float part[TILE_M / 2];
+#endif
+};
+
+// Begin to multiply a step: the products of smaller parts come first.
+__device__ __forceinline__ void multiply(Step& step, Sums& sums, const Stage& stage, int consumer) {
   constexpr unsigned NEXT = DEPTH * sizeof(Element) / DESCRIBED_BYTES;
   unsigned long long a = columns_of_a(TURNED_HERE ? stage.turned_a : stage.a);
   unsigned long long rest_of_a = columns_of_a(stage.rest_of_a);
-  Rows rows[COUNT], rest[COUNT];
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
-    if (SPLIT) rest[i] = rest_of(rows[i]);
+    step.rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
+    if (SPLIT) step.rest[i] = rest_of(step.rows[i]);
   }
   if (IN_TURN) wait_for_turn(consumer);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #if SPLIT
-  float part[TILE_M / 2];
+  float(&part)[TILE_M / 2] = step.part;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    multiply_add(part, rest[i], a + i * NEXT, i > 0);
-    multiply_add(part, rows[i], rest_of_a + i * NEXT, 1);
+    if (i == 0) {
+      multiply(part, step.rest[i], a);
+    } else {
+      multiply_add(part, step.rest[i], a + i * NEXT);
+    }
+    multiply_add(part, step.rows[i], rest_of_a + i * NEXT);
   }
 #else
   float(&part)[TILE_M / 2] = sums.of;
 #endif
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) multiply_add(part, rows[i], a + i * NEXT, 1);
+  for (int i = 0; i < COUNT; ++i) multiply_add(part, step.rows[i], a + i * NEXT);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   if (IN_TURN) give_turn_after(consumer);
-  finish(part);
+}
+
+// Finish a step whose products are the latest ones, or those before these.
+template <int OTHERS>
+__device__ __forceinline__ void add(Sums& sums, Step& step) {
 #if SPLIT
+  finish<OTHERS>(step.part);
 #pragma unroll
-  for (int j = 0; j < TILE_M / 2; ++j) sums.of[j] += part[j];
+  for (int j = 0; j < TILE_M / 2; ++j) sums.of[j] += step.part[j];
+#else
+  finish<OTHERS>(sums.of);
 #endif
 }
 
@@ -429,14 +462,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   if (IN_TURN && warpgroup == CONSUMERS - 1) give_turn_after(warpgroup);
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums = {};
-    for (int step = work.begin; step < work.end; ++step) {
+    Ring ended = ring;
+    auto begin = [&](Step& step, int) {
       if (!COPIED) wait(full[ring.stage], ring.parity);
       if (PREPARED) wait(ready[ring.stage], ring.parity);
-      multiply(sums, stage_at(stages, ring.stage), warpgroup);
-      __syncwarp();  // each thread has read rows itself
-      if (lane < SHARERS) arrive_at(empty[ring.stage], sharer_of(rank, lane));
+      multiply(step, sums, stage_at(stages, ring.stage), warpgroup);
       ring.advance();
+    };
+    auto end = [&](Step& step, bool last) {
+      if (last) {
+        add<0>(sums, step);
+      } else {
+        add<1>(sums, step);
+      }
+      __syncwarp();  // each thread has read rows itself
+      if (lane < SHARERS) arrive_at(empty[ended.stage], sharer_of(rank, lane));
+      ended.advance();
+    };
+#if DOUBLED
+    overlap_steps<Step>(work, begin, end);
+#else
+    for (int number = work.begin; number < work.end; ++number) {
+      Step step;
+      begin(step, number);
+      end(step, true);
     }
+#endif
 #if SHARED_TILES
     // A block has at most one tile that others have begun, and one that others finish.
     if (!work.whole()) {

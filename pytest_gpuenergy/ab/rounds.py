@@ -31,8 +31,11 @@ from pytest_gpuenergy.support import DeviceError, KernelFault
 SHORT = MeterSettings(min_trials=3, relative_half_width=math.inf, corrected=False)
 """Settings of one turn: few trials suffice, because the precision is taken from the rounds."""
 
-NEXT = replace(SHORT, preheat_s=0.0)
-"""Settings of all turns but the first, whose heat-up is long enough for both versions."""
+NEXT = replace(SHORT, preheat_s=0.0, warmup_s=0.6)
+"""Settings of all turns but the first, whose heat-up is long enough for both versions.
+
+What a shorter heat-up leaves is the same for both.
+"""
 
 SPARE_ROUNDS = 4
 """The number of rounds of a pair that are measured again because of a slight flag.
@@ -172,7 +175,7 @@ def take_turns(
     Before each turn ``ends`` is asked with the turns so far, of which one side may have one more;
     if it returns true, there are no further ones, and half a round does not count. A round with a
     slight flag is measured again, whatever its figures are, up to `SPARE_ROUNDS` times. ``meter``
-    has learned about the card from other pairs, and has the settings `SHORT`.
+    has learned about the card from other pairs or kernels.
     """
     readings: tuple[list[Reading], list[Reading]] = ([], [])
     repeated = 0

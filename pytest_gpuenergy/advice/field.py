@@ -103,8 +103,9 @@ class Field:
     def baseline(self, asked: str | None = None) -> str | None:
         """Return the complete setpoint that others are compared with; None if there is none.
 
-        The one that ``asked`` names, otherwise one without a lock before one with, the limit as it
-        was before one that was set, and then the highest.
+        It is the one that ``asked`` names. Without it, a setpoint without a locked clock is
+        preferred to one with, then the card's own limit to one that was set, then a higher limit to
+        a lower one.
 
         Raises:
             InputError: ``asked`` names no complete setpoint.

@@ -45,9 +45,14 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
     parser.add_argument("base", metavar="BASE_REV", help="The earlier revision, as git names it")
     parser.add_argument("head", metavar="HEAD_REV", help="The later revision")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="*", help="Tests, as for pytest, such as bench"
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        help="Folders, files or ids of tests, as for pytest, such as bench",
     )
-    parser.add_argument("-k", metavar="EXPRESSION", dest="keyword", help="Items, as for pytest")
+    parser.add_argument(
+        "-k", metavar="EXPRESSION", dest="keyword", help="Select items by -k of pytest"
+    )
     parser.add_argument(
         "--rounds",
         metavar="N",
@@ -59,11 +64,18 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
     parser.add_argument(
         "--precision",
         metavar="PERCENT",
-        help="Also go on until no interval is wider than this to either side, such as 0.5%%",
+        help="Also continue until every interval is at most this wide on each side, such as 0.5%%",
     )
-    parser.add_argument("--powercap", metavar="LIST", help="As for pytest")
+    parser.add_argument(
+        "--powercap", metavar="LIST", help="Power limits to measure under, as --powercap of pytest"
+    )
     add_clock_options(parser, several=True)
-    parser.add_argument("--gpu-device", metavar="DEVICE", default="auto", help="As for pytest")
+    parser.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        default="auto",
+        help="GPU to use, as --gpu-device of pytest (default: auto)",
+    )
     add_gate_arguments(parser)
 
 

@@ -79,13 +79,13 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
         metavar="NAME=TIMES[,...]",
         action="append",
         default=[],
-        help="How often each workload runs, for example a layer in a network; resnet50 stands for "
+        help="Times that each workload runs, for example a layer in a network; resnet50 stands for "
         "the counts of ResNet-50's layers; may be repeated (default: each once)",
     )
     parser.add_argument(
         "--baseline",
         metavar="SETPOINT",
-        help="What savings are relative to, such as 700W (default: current, otherwise the highest "
+        help="Setpoint to compare with, such as 700W (default: current, otherwise the highest "
         "power limit, without a locked clock)",
     )
     parser.add_argument("--gpu", metavar="NAME", help="Use only measurements on this GPU model")

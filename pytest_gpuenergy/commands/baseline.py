@@ -33,7 +33,7 @@ def add_parser(subparsers: Subparsers, summary: str) -> None:
         actions,
         "update",
         _update,
-        summary="Add a run's measurements without a flag to the baseline",
+        summary="Add the unflagged measurements of a run to the baseline",
         description="Kernels that the run did not measure keep their figures in the baseline. A "
         "comparison of the new figures with the old ones is printed.",
         example="""
@@ -48,7 +48,7 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
         help="Run folder, run id, or JSON report (default: this project's latest run)",
     )
     change.add_argument(
-        "--to", metavar="PATH", default=DEFAULT, help=f"The baseline (default: {DEFAULT})"
+        "--to", metavar="PATH", default=DEFAULT, help=f"File of the baseline (default: {DEFAULT})"
     )
     change.add_argument(
         "--replace", action="store_true", help="Start a new baseline, discarding the present one"

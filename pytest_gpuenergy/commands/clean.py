@@ -226,7 +226,7 @@ gpuenergy clean --fleet
         "--keep",
         metavar="N",
         type=count,
-        help="Keep the last N runs; the latest one counts as the last (default: none)",
+        help="Keep the N latest runs; one that was resumed is the latest (default: none)",
     )
     parser.add_argument(
         "--exports",

@@ -164,7 +164,7 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
         "--smclock",
         metavar="LIST" if several else "MHZ",
         default="current",
-        help="Clocks to lock the SMs to, as for pytest (default: current)"
+        help="Clocks to lock the SMs to, as --smclock of pytest (default: current)"
         if several
         else "One clock to lock the SMs to, such as 1500MHz, or current, which leaves them as they "
         "are (default: current)",
@@ -172,7 +172,7 @@ def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool)
     parser.add_argument(
         "--allow",
         choices=("clocks",),
-        help="clocks: lock those of a card that somebody else seems to have locked; they are "
+        help="clocks: lock the clocks even if somebody else seems to have locked them; they are "
         "unlocked afterwards",
     )
 
@@ -190,7 +190,7 @@ def add_schedule_options(parser: ArgumentParser) -> None:
         "--max-batch",
         metavar="N",
         type=count,
-        help="For requests: how many run at once, at most (default: 8)",
+        help="For requests: the most that run at once (default: 8)",
     )
     parser.add_argument(
         "--bucket-tokens",
@@ -202,7 +202,7 @@ def add_schedule_options(parser: ArgumentParser) -> None:
         "--step-ms",
         metavar="MS",
         type=number(float, 1e-3, 1e6),
-        help="For requests: the time that each step takes when it is decided who has arrived "
+        help="For requests: the time to assume for each step, by which later requests arrive "
         "(default: all requests wait from the beginning)",
     )
 

@@ -38,7 +38,7 @@ gpuenergy compare old.json new.json --fail edp:5% --md - >> "$GITHUB_STEP_SUMMAR
         "new",
         metavar="NEW",
         nargs="?",
-        help="Later run, named likewise (default: this project's latest run)",
+        help="Later run, in the same forms (default: this project's latest run)",
     )
     add_gate_arguments(parser)
     parser.add_argument(

@@ -171,13 +171,22 @@ gpuenergy gemm perf --model bloom/ --out results
         metavar="DIR",
         help="Where results are written (default: gemm-results)",
     )
-    parser.add_argument("--gpu-device", metavar="DEVICE", help="As for pytest (default: auto)")
-    parser.add_argument("--powercap", metavar="LIST", help="As for pytest (default: current)")
+    parser.add_argument(
+        "--gpu-device",
+        metavar="DEVICE",
+        help="GPU to use, as --gpu-device of pytest (default: auto)",
+    )
+    parser.add_argument(
+        "--powercap",
+        metavar="LIST",
+        help="Power limits to measure under, as --powercap of pytest (default: current)",
+    )
     add_clock_options(parser, several=True)
     parser.add_argument(
         "--cache",
         choices=("hot", "cold"),
-        help="As for pytest (default: hot; with --model cold, as a model's weights are)",
+        help="Content of the L2 cache, as --gpuenergy-cache of pytest (default: hot; with --model "
+        "cold, as a model's weights are)",
     )
 
 

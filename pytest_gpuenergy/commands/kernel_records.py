@@ -1,4 +1,4 @@
-"""The kernels that options name: those of record files, and those of contenders for products."""
+"""The kernels that options name, from record files or, for matrix products, from contenders."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     parser.add_argument(
         "spec", metavar="INPUT", type=Path, nargs="?", help="A kernel spec, or a folder of them"
     )
-    parser.add_argument("--input", metavar="INPUT", type=Path, help="INPUT, given as an option")
+    parser.add_argument("--input", metavar="INPUT", type=Path, help="The same as INPUT")
     parser.add_argument(
         "--sources",
         metavar="DIR",
@@ -119,7 +119,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         "--worker",
         metavar="PATH",
         type=Path,
-        help="Evaluate the variant of a control.json alone, and write runner_result.json beside it",
+        help="Evaluate only the variant of this control.json; write runner_result.json beside it",
     )
     parser.add_argument("--schema", metavar="PATH", help="Write the JSON Schema of kernel specs")
     parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")

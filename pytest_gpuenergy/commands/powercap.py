@@ -15,7 +15,7 @@ from pytest_gpuenergy.opening import open_gpu, open_recorded
 from pytest_gpuenergy.support import DeviceError, InputError, SetpointError, emulated_mark
 
 _LOCK_WAIT_S = 2.0
-"""How long to wait for a GPU that a run is using, before giving up."""
+"""The longest wait for a GPU that a run is using."""
 _DEVICE = "auto, an index, a UUID, or emulated[:PROFILE] (default: {})"
 
 

@@ -55,7 +55,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         "--powercap",
         metavar="LIST",
         default="current",
-        help="Power limits to measure everything under, as for pytest (default: current)",
+        help="Power limits to measure under, as --powercap of pytest (default: current)",
     )
     add_clock_options(parser, several=True)
     parser.add_argument(
@@ -79,8 +79,8 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         metavar="N",
         type=count,
         default=0,
-        help="Launch each call, and whatever is measured as a whole, at least N times within its "
-        "measurement (default: as often as the precision needs)",
+        help="Launch everything that is measured at least N times in its measurement (default: as "
+        "often as the precision needs)",
     )
     parser.add_argument(
         "--kernels",

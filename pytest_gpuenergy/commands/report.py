@@ -156,7 +156,8 @@ def run(arguments: Namespace) -> int:
     written = any(path is not None for path in outputs.values())
     if arguments.schema is not None and not arguments.runs and not written:
         return 0
-    searches = _read_searches(outdirs)
+    found = [record for path in outdirs for record in search.read_searches(path)]
+    searches = list({record.folder.resolve(): record for record in found}.values())  # each once
     if searches and not named:
         _show_searches_alone(searches, arguments, outdirs[0])
         return 0
@@ -295,16 +296,6 @@ def _split_searches(named: Iterable[str]) -> tuple[list[str], list[Path]]:
         else:
             runs.append(name)
     return runs, searches
-
-
-def _read_searches(named: Iterable[Path]) -> list[search.SearchRecord]:
-    """Read the searches in folders, each once.
-
-    Raises:
-        InputError: a search cannot be read.
-    """
-    found = [record for path in named for record in search.read_searches(path)]
-    return list({record.folder.resolve(): record for record in found}.values())
 
 
 def _show_searches_alone(

@@ -146,7 +146,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     group.add_argument(
         "--fleet",
         metavar="HOSTS",
-        help="Use the GPUs of other hosts, named as for pytest's --gpuenergy-fleet: ray, "
+        help="Use the GPUs of other hosts, named as for --gpuenergy-fleet of pytest: ray, "
         "ray://HEAD:10001, ssh:HOST,HOST2 or slurm:'OPTIONS OF SRUN' xN; --gpu-device is then auto "
         "or emulated",
     )

@@ -12,7 +12,7 @@ from pytest_gpuenergy.devices import Gpu
 from pytest_gpuenergy.support import SetpointError, uninterrupted
 
 SETTLE_S = 0.5
-"""How long the enforced limit may take to follow the requested limit."""
+"""The longest time in which the enforced limit follows the requested limit."""
 
 _POLL_S = 0.05
 

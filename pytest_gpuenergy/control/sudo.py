@@ -4,8 +4,9 @@ A rule allows one user ``nvidia-smi -i UUID -pl WATTS`` and nothing more. ``sudo
 exact command reports whether the rule exists. sudo is always called with ``-n``, so that it never
 prompts.
 
-A rule must not let its user run something else as root. The user is therefore that of the process's
-ID, not of ``LOGNAME``, and the program is one that only root can change, wherever ``PATH`` leads.
+A rule must not let its user run something else as root. Therefore the user's name is looked up from
+the process's user ID instead of ``LOGNAME``, and a program that ``PATH`` finds is accepted only if
+nobody but root can change it.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ from .cuda.nvrtc import NvrtcCompiler as NvrtcCompiler, NvrtcCompilers as NvrtcC
 from .cuda.runner import CudaRunner as CudaRunner
 from .device import (
     CLOCK_SPAN_S as CLOCK_SPAN_S,
+    SINGLES as SINGLES,
     ClockSamples as ClockSamples,
     Device as Device,
     Gpu as Gpu,

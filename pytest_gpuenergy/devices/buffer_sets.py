@@ -12,7 +12,7 @@ MAX_SETS = 8192
 """The largest number of sets, each of which adds a node to the replayed CUDA graph."""
 
 _FILLS = 2
-"""How many times the other sets fill the L2 before a set is used again; replacement is not LRU."""
+"""The number of times that other sets fill the L2 before a set is used again; it is not LRU."""
 
 MAX_PLACEMENTS = 12
 """The largest number of places in memory over which the time of a kernel is averaged."""

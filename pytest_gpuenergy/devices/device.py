@@ -145,6 +145,10 @@ class Repeater(Protocol):
         """
 
 
+SINGLES = 3
+"""How many times single launches are checked after many launches, see `Relaunching`."""
+
+
 class Relaunching(Protocol):
     """A kernel that can be launched once more after many launches."""
 
@@ -153,12 +157,13 @@ class Relaunching(Protocol):
 
         All outputs are first overwritten with the present contents of the arenas; inputs,
         workspaces and device variables keep what the launches so far have left in them. Every set
-        of buffers that has been used is launched on. When the GPU has finished, the contents of the
-        first set are written to the arenas, and then those of each other set that may differ.
+        of buffers that has been used is launched on. When the GPU has finished, the first set is
+        copied to the arenas, and after it, one by one, the other sets whose contents may differ.
 
         Args:
             once: launch a few times, overwrite the outputs, and directly after that launch a single
-                time, so that no later launch can make up for work that this launch skips.
+                time, so that no later launch can make up for work that this launch skips. Each of
+                `SINGLES` such calls may use its share of the sets, if there are so many.
 
         Yields:
             The number of launches so far, each time the arenas have been written. Nothing if there

@@ -26,7 +26,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOR_EVERYBODY = 0o1777
 _POLL_S = 0.1
 _NAMING_S = 1.0
-"""How long a process may take to write its identity after it has taken the lock."""
+"""The longest time between taking the lock and writing the identity of the process to it."""
 
 
 @contextlib.contextmanager

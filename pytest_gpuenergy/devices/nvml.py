@@ -47,12 +47,12 @@ _ROOM = 512
 """More samples than any card was seen to keep."""
 
 _TRIES = 4
-"""How many times the list of processes is requested again when it has outgrown its buffer."""
+"""The number of times that the list of processes is requested again if it outgrows its buffer."""
 
 _UNKNOWN = 999  # NVML_ERROR_UNKNOWN
 
 _NO_VALUE = (1 << 64) - 1
-"""What NVML reports as a process's memory if the system does not tell."""
+"""The memory of a process in NVML's list if the system does not report it."""
 
 _READ = re.compile(rf"(?:{'|'.join(READS)})(?![a-z])")  # whole words: not nvmlDeviceIsolate...
 

@@ -49,6 +49,8 @@ from .sensors import (
     responds as responds,
 )
 from .steadiness import (
+    ONE_SWING as ONE_SWING,
+    ONE_SWING_POWER as ONE_SWING_POWER,
     POWER_SWINGS as POWER_SWINGS,
     PREHEAT_S as PREHEAT_S,
     MeterSettings as MeterSettings,

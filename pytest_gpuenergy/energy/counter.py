@@ -16,9 +16,9 @@ from pytest_gpuenergy.energy.energy_source import CounterError, Edge
 from pytest_gpuenergy.support import DeviceError
 
 _PATIENCE_S = 0.6
-"""How long to wait for a step before the counter counts as stopped."""
+"""The time without a step after which the counter counts as stopped."""
 _MARGIN_READS = 1.5
-"""How many read durations before a step is due the continuous reads begin."""
+"""Continuous reads begin this many read durations before a step is due."""
 _PROBE_S = 0.2
 """The least time from which the period is determined."""
 

@@ -27,6 +27,7 @@ from pytest_gpuenergy.energy.sensors import (
     read_throttle_state,
 )
 from pytest_gpuenergy.energy.steadiness import (
+    ONE_SWING_POWER,
     POWER_SWINGS,
     SWING_S,
     MeterSettings,
@@ -314,7 +315,13 @@ class EnergyMeter:
             energies_mj = [edge.energy_mj for edge in (*earlier, *edges)]
             powers = (np.diff(energies_mj) / np.diff(times)).tolist()
             before, own = powers[: len(earlier)], powers[len(earlier) :]
-            scatter = estimate(own, successive=True, before=before, swing=swing if limited else 1)
+            scatter = estimate(
+                own,
+                successive=True,
+                before=before,
+                swing=swing if limited else 1,
+                one_swing=ONE_SWING_POWER,
+            )
             most = settings.relative_half_width * (POWER_SWINGS if limited else 1.0)
             if scatter.relative_half_width <= most and not (
                 steadiness.drifts_over_swings(own)

@@ -23,9 +23,9 @@ def cuda_process_ids(device: Device) -> frozenset[int]:
 class ProcessWatch:
     """Notices other users of a card. It must be created before the first kernel runs.
 
-    The driver reports the host's process IDs, which in a container differ from ours. In a
-    container, when some of our processes start to use the card and as many new IDs appear on it,
-    these are assumed to be ours.
+    The driver reports the host's process IDs, which in a container differ from ours. If we are in a
+    container, and n of our processes start to use the card while n new IDs appear on it, the new
+    IDs are taken for ours.
 
     Args:
         device: the card.

@@ -21,7 +21,12 @@ from pytest_gpuenergy.energy.sensors import (
     all_reasons,
     condition_flags,
 )
-from pytest_gpuenergy.energy.steadiness import MeterSettings, Steadiness, former_power_effect
+from pytest_gpuenergy.energy.steadiness import (
+    ONE_SWING,
+    MeterSettings,
+    Steadiness,
+    former_power_effect,
+)
 from pytest_gpuenergy.energy.thermal import Settling
 from pytest_gpuenergy.record import ClockState, Conditions, Estimate, Metric, Window
 from pytest_gpuenergy.support import NORMAL, student_t
@@ -275,6 +280,7 @@ def _figures(
             successive=True,
             before=before,
             swing=swing,
+            one_swing=ONE_SWING[metric],
         )
     return figures
 
@@ -365,6 +371,7 @@ def estimate(
     successive: bool = False,
     before: Sequence[float] = (),
     swing: int = 1,
+    one_swing: float = math.inf,
 ) -> Estimate:
     """Return the mean of ``values`` with its 95 % interval by Student's t.
 
@@ -381,6 +388,8 @@ def estimate(
         before: see `variance_of_mean`.
         swing: the number of values in a swing, if they swing: see `variance_over_swings`, which is
             used instead from two swings on.
+        one_swing: the relative standard deviation of the mean over one swing, which counts instead
+            of the scatter of its values if that is wider.
 
     Raises:
         ValueError: there are fewer than two values, or a value is not finite.
@@ -393,6 +402,8 @@ def estimate(
     elif successive:
         own = variance_of_mean(values, before)
         degrees += len(before)
+        if len(values) == swing and (one_swing * mean) ** 2 < own:
+            own, known_variance = 0.0, known_variance + (one_swing * mean) ** 2
     else:
         own = stdev(values) ** 2 / len(values)
     half = math.hypot(

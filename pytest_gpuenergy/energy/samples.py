@@ -22,7 +22,7 @@ READINGS_PER_PERIOD = 2
 """The number of readings in an update period: more than one, so that no update is missed."""
 
 _PROBE_S = 2.5
-"""How long the reading is watched to determine the period and the window."""
+"""The time for which the reading is watched to determine the period and the window."""
 _PROBE_STEP_S = 0.002
 _RISE_S = 1.0
 """The time in which a reading begins to follow a load, besides the sensor's averaging window."""

@@ -38,6 +38,22 @@ POWER_SWINGS = 2.0
 """How much wider than the energy's the interval of the power may be where both swing, because the
 clock swings with the power: a launch then takes longer at less power."""
 
+ONE_SWING: Mapping[Metric, float] = {
+    Metric.TIME: 0.0031,
+    Metric.ENERGY: 0.0024,
+    Metric.EDP: 0.0045,
+}
+"""The relative standard deviation of a figure's mean over one swing.
+
+The trials of one swing do not show it. 271 measurements at the power limit of H100s and H200s went
+on for 3.8 to 5 s: these are the greater of both root mean squares by which their first second was
+off. The energy's error is within twice that in 95 % of them, however wide the swing is
+(docs/notes/trials-needed.md).
+"""
+
+ONE_SWING_POWER = 0.0027
+"""The same of the power."""
+
 PREHEAT_S = 5.0
 """The default time by which measurements may be extended until the temperature has settled."""
 

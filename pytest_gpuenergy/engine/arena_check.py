@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.devices import (
     GUARD_BYTES,
+    SINGLES,
     Arena,
     Arrays,
     Bytes,
@@ -31,9 +32,6 @@ from pytest_gpuenergy.workloads import (
 )
 
 A = TypeVar("A", bound=Array)
-
-_SINGLE = 3
-"""How many single launches are checked; a kernel that skips most launches may be right at one."""
 
 
 class ArenaCheck:
@@ -190,7 +188,7 @@ def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -
     """
     check.poison()
     if _check_launches(kernel, check, once=once):
-        for _ in range(_SINGLE):
+        for _ in range(SINGLES):
             check.falsify()
             _check_launches(kernel, check, once=True)
 

@@ -22,7 +22,7 @@ from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.workloads import Array, Contract, ErrorBound, Tensor, Workload
 
 _TRIES = 2
-"""How often a kernel is measured at most, if its figures are flagged."""
+"""The most measurements of a kernel whose figures are flagged."""
 
 ORIGIN = "board-anchor"
 """The `KernelInfo.origin` of these kernels."""

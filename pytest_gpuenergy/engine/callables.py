@@ -43,13 +43,13 @@ _SPREAD = 2.0**-5
 """The most by which an element is scaled differently from the others, see `_Inputs`."""
 
 _CLOCKS_RATIO, _CLOCKS_S = 0.02, 0.1
-"""How far CUDA events and the clock may differ: they are read milliseconds apart, or more."""
+"""The largest difference between CUDA events and the clock, which are read milliseconds apart."""
 
 _LEFT_RATIO, _LEFT_S = 0.01, 0.02
-"""How long the GPU may go on after the last launch, as a fraction of the whole and in seconds."""
+"""The longest time that the GPU works after the last launch: a share of the whole, and seconds."""
 
 _ALONE_RATIO, _ALONE_S = 2.0, 50e-6
-"""How much longer a call may take alone: launching a graph takes some microseconds."""
+"""The most that a call alone may take longer: launching a graph takes some microseconds."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ Optimization", AISTATS 2016.
 """
 
 DURATION_S = 0.03
-"""How long a candidate runs to be timed."""
+"""The time for which a candidate runs to be timed."""
 
 TIMEOUT_S = 20.0
 """The time limit of a candidate's job."""
@@ -50,7 +50,7 @@ QUICK = MeterSettings(
     max_measure_s=0.4,
     preheat_s=0.0,
 )
-"""How the power of a promising candidate is measured."""
+"""The settings with which the power of a promising candidate is measured."""
 
 EvaluationOutcome = Outcome | Literal["timed"]
 """``timed`` if the candidate ran, whether its results are correct or not; otherwise its fault."""
@@ -144,8 +144,9 @@ def promising(
 ) -> list[int]:
     """Return the positions in ``batch`` of candidates whose power to measure, fastest first.
 
-    These are the fastest quarter of those that ran, except candidates that would not become the
-    best even at the lowest power and the least slowdown seen so far. A search for time has none.
+    The fastest quarter of the candidates that ran is measured, without those that could not become
+    the best even with the lowest power and the least slowdown seen so far. A search for time
+    measures none.
 
     Args:
         objective: what is minimized.

@@ -40,9 +40,10 @@ R = TypeVar("R", bound=_Result)
 class CardScales(Generic[R]):
     """The factors between the figures of each GPU and those of the GPU where a search began.
 
-    Cards of one model differ by some percent in time and power. The figures of a candidate are
-    therefore divided by those of a reference kernel on the same card, and multiplied by those of
-    the reference where the search began. So all figures are those of one imaginary card.
+    Cards of one model differ by some percent in time and power. Therefore a candidate's figures are
+    divided by the reference kernel's on the same card, and multiplied by the reference kernel's on
+    the card where the search began. All figures can then be compared as if one card had produced
+    them.
 
     Args:
         cards: the GPUs of the search.

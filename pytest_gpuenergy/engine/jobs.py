@@ -219,7 +219,15 @@ def read_job(folder: Path, name: str) -> StoredJob:
     content = read_bytes(path, "job", _MAX_BYTES)
     try:
         stored = decode_versioned(content, _Stored, JOB_VERSION)
-        _check_contract(stored.io)
+        for tensor in stored.io.tensors:
+            check_tensor(tensor, stored.io.name)
+        names = [tensor.name for tensor in stored.io.tensors]
+        names += [scalar.name for scalar in stored.io.scalars]
+        if len(set(names)) != len(names):
+            raise FormError("two of its arguments share a name")
+        outputs = {tensor.name for tensor in stored.io.tensors if tensor.is_written}
+        if not outputs or outputs != set(stored.io.bounds):
+            raise FormError("its outputs and bounds do not have the same names")
         if not stored.owns.keys() <= stored.scales.keys() <= stored.io.bounds.keys():
             raise FormError("its scales are not those of its outputs")
     except FormError as error:
@@ -232,18 +240,6 @@ def read_job(folder: Path, name: str) -> StoredJob:
     inputs, reference = (arrays / Path(name).name for name in (stored.inputs, stored.reference))
     owns = {name: arrays / Path(archive).name for name, archive in stored.owns.items()}
     return StoredJob(job, inputs, reference, stored.scales, owns)
-
-
-def _check_contract(contract: IoContract) -> None:
-    for tensor in contract.tensors:
-        check_tensor(tensor, contract.name)
-    names = [tensor.name for tensor in contract.tensors]
-    names += [scalar.name for scalar in contract.scalars]
-    if len(set(names)) != len(names):
-        raise FormError("two of its arguments share a name")
-    outputs = {tensor.name for tensor in contract.tensors if tensor.is_written}
-    if not outputs or outputs != set(contract.bounds):
-        raise FormError("its outputs and bounds do not have the same names")
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, Array]) -> str:

@@ -39,7 +39,7 @@ from pytest_gpuenergy.workloads import Workload
 
 _FORMAT = 1
 _FINAL_S = 0.15
-"""How long each of the fastest candidates is timed once more."""
+"""The time for which each of the fastest candidates is timed once more."""
 _FIRST_SEED = SEEDS[:1]
 """The inputs that a choice is checked on: who measures the chosen kernel verifies it on all."""
 

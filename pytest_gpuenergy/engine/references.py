@@ -53,19 +53,21 @@ _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
 _REMEMBERED = 3
-"""How many archives are kept in memory: those of the three seeds of a workload."""
+"""The number of archives kept in memory: one for each of the three seeds of a workload."""
 
 _REMEMBERED_INPUTS = 8
-"""How many inputs are kept in memory: those of the three seeds of a workload and of its exact twin,
+"""The number of inputs kept in memory: for the three seeds of a workload and of its exact twin,
 and of the next workload, see `draw_ahead`."""
 
 _REMEMBERED_BYTES = 1 << 29
-"""How much of the devices' memory the references take that are remembered there."""
+"""The part of the devices' memory that remembered references may take."""
+_HOST_BYTES = 1 << 28
+"""The part of the host's memory that remembered references may take that have no file."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
 _LARGE_FLOPS = 10_000_000_000
-"""What a few cores compute in a second, in double precision."""
+"""The operations in double precision that a few cores do in a second."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +134,13 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
 
         # A user's function may not support device arrays, or memory may be short.
         with contextlib.suppress(Exception):
-            if workload.digest is None or not drawing.is_shared:
+            if workload.digest is None:
                 return made_there()
             return _ON_DEVICES.kept((workload.digest, drawing, id(arrays)), made_there)
-    if workload.digest is None or not drawing.is_shared:
+    if workload.digest is None:
         return _made(workload, drawing)[0]
+    if not drawing.is_shared:  # by some kernels at most, so that it is not worth a file
+        return _ON_HOST.kept((workload.digest, drawing), lambda: _made(workload, drawing)[0])
     path = _path(workload, drawing)
     with _MAKING.of(path):  # threads that verify several kernels of a workload need the same case
         if (cached := _load(path, workload, drawing)) is not None:
@@ -209,6 +213,9 @@ class KeptCases:
 
 _ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
 """Cases whose references are in the memory of devices, by digest, drawing and device."""
+_ON_HOST = KeptCases(_HOST_BYTES)
+"""Cases of drawings that not all kernels share, such as those near numbers in a kernel's text: the
+same kernel is verified again under the next power cap, and kernels of one template share them."""
 
 
 _MAKING = _Locks()
@@ -434,20 +441,17 @@ def _to_archive(reference: Reference, reach: int) -> dict[str, Values]:
     return arrays
 
 
-def _from_archive(arrays: Mapping[str, Values], names: list[str]) -> Reference:
-    conditions = {
-        name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
-        for name in names
-        if _SCALE + name in arrays
-    }
-    return Reference({name: arrays[name] for name in names}, conditions)
-
-
 def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
         state = path.stat()
         arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
-        reference = _from_archive(arrays, [tensor.name for tensor in workload.outputs])
+        names = [tensor.name for tensor in workload.outputs]
+        conditions = {
+            name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
+            for name in names
+            if _SCALE + name in arrays
+        }
+        reference = Reference({name: arrays[name] for name in names}, conditions)
         good = all(reference[tensor.name].shape == tensor.shape for tensor in workload.outputs)
         reach = int(arrays[_REACH])
     except Exception:  # a damaged archive raises almost anything, and is written again

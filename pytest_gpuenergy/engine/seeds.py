@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import operator
@@ -47,6 +48,9 @@ _MAX_SPARSE_ELEMENTS = 1 << 22
 
 _MAX_LITERALS = 64
 """The most numbers of a kernel's text near which inputs are drawn."""
+
+_REMEMBERED_TEXTS = 16
+"""How many texts' numbers are kept in memory: a verification asks for them several times."""
 
 _USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
 """Numbers that ordinary drawings contain anyway."""
@@ -229,31 +233,43 @@ def _literals(kernel: AnyKernel, workload: Workload) -> tuple[float, ...]:
     text = getattr(kernel, "source", "")
     if isinstance(kernel, Kernel):
         text = "\n".join([text, *(launch.entry for launch in kernel.launches)])
-    literals: dict[float, None] = {}
     wholes = _is_small(workload) or not all(is_floating(tensor.dtype) for tensor in workload.inputs)
+    scalars = tuple((scalar.name, repr(scalar.rounded)) for scalar in workload.scalars)
+    values = tuple(
+        abs(float(scalar.value))
+        for scalar in workload.scalars
+        if wholes or isinstance(scalar.value, float)
+    )
+    return _literals_of(text, scalars, values, wholes=wholes)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED_TEXTS)
+def _literals_of(
+    text: str, scalars: tuple[tuple[str, str], ...], values: tuple[float, ...], *, wholes: bool
+) -> tuple[float, ...]:
+    """Return the numbers in a text and ``values``; scalars have a name and digits."""
+    literals: dict[float, None] = {}
     text = without_comments(text)
-    for match in _NUMBER.finditer(f"{text} {_computed(text, workload)}"):
+    for match in _NUMBER.finditer(f"{text} {_computed(text, scalars)}"):
         if match["floating"] is not None:
             literals[float(match["floating"])] = None
         elif wholes:
             digits = match["digits"] or match["suffixed"]
             literals[float(int(match["hexadecimal"], 16) if digits is None else int(digits))] = None
-    for scalar in workload.scalars:
-        if wholes or isinstance(scalar.value, float):
-            literals[abs(float(scalar.value))] = None
+    literals |= dict.fromkeys(values)
     unusual = [value for value in literals if value not in _USUAL and value < 2.0**64]
     unusual.sort(key=lambda value: value.is_integer())  # fractions first: they are no indices
     return tuple(sorted(unusual[:_MAX_LITERALS]))
 
 
-def _computed(text: str, workload: Workload) -> str:
+def _computed(text: str, scalars: Sequence[tuple[str, str]]) -> str:
     """Return the numbers that a text computes from numbers, constants and the workload's scalars.
 
     They can be thresholds as well, such as ``1 << 12``, ``2 * LIMIT`` or ``3.0f * scale``.
     """
     if len(text) > _MAX_FOLDED_CHARACTERS:
         return ""
-    values = {scalar.name: repr(scalar.rounded) for scalar in workload.scalars}
+    values = dict(scalars)
     for match in _DEFINED.finditer(text):
         name, value = match["macro"] or match["name"], match["body"] or match["value"]
         values.setdefault(name, f"({value.strip()})")

@@ -46,16 +46,16 @@ from pytest_gpuenergy.support import (
 )
 
 LOCK_WAIT_S = 10.0
-"""How long a command waits for a GPU that another run is using."""
+"""The time for which a command waits for a GPU that another run is using."""
 
 SEARCH_LOCK_WAIT_S = 2.0
-"""How long a search waits for a GPU that another run is using."""
+"""The time for which a search waits for a GPU that another run is using."""
 
 _RAMP_S = 0.6
-"""How long the clock of a card at rest may take to rise under a load."""
+"""The longest time in which the clock of a card at rest rises under a load."""
 
 _READINGS, _READING_INTERVAL_S = 8, 0.05
-"""How many readings of the clock follow, and the time between two of them."""
+"""The number of readings of the clock that follow, and the time between two of them."""
 
 _UNLOCKED_FRACTION = 0.98
 """A card that reaches this fraction of its highest clock does not seem to be locked."""

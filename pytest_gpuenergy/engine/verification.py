@@ -62,7 +62,7 @@ _FORMAT = 12
 """The version of cached results, to be increased when verification changes."""
 
 CASES_AT_ONCE = 3
-"""How many cases of a large workload are made at the same time, if the GPU computes them."""
+"""The number of cases of a large workload that the GPU computes at the same time."""
 
 _UNPOISONED_RUN = 1
 """The index of the run whose outputs still hold the results of the run before."""

@@ -26,7 +26,7 @@ _MAX_AHEAD = 4
 """The most kernels that are verified ahead at a time: each takes several copies of its tensors."""
 
 _YIELDING = 5
-"""What verifying ahead adds to the nice value, so that the item that runs has the processors."""
+"""The increase of the nice value of verifying ahead, which leaves the processors to the item."""
 
 _FEW_PROCESSORS = 3
 """With so many or fewer, the first kernel is verified alone: others would only delay its result."""

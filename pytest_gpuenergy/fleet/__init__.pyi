@@ -13,8 +13,7 @@ from .gpu_messages import (
 )
 from .heartbeat import BEATS as BEATS, Watch as Watch
 from .probe import ProbedGpu as ProbedGpu, ProbedHost as ProbedHost, own_version as own_version
-from .project_copy import persistent_copy as persistent_copy
-from .ray_interpreter import Interpreter as Interpreter
+from .ray_interpreter import Interpreter as Interpreter, persistent_copy as persistent_copy
 from .ray_probe import without_taken as without_taken
 from .relay import (
     GAVE_UP as GAVE_UP,

@@ -162,24 +162,20 @@ def _parse_clause(text: str) -> Fleet:
         raise InputError(f"it contains {unprintable!r}, which no name has: {_FORMS}")
     kind, colon, rest = first.partition(":")
     if kind == "ray":
-        return _ray(first, words)
+        match = _RAY.fullmatch(first)
+        if match is None:
+            raise InputError(
+                "give ray for the cluster to which this machine belongs, or ray://HEAD:10001"
+            )
+        address = match["address"]
+        if address is not None and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
+            raise InputError("a port is a number from 1 to 65535")
+        return RayFleet(_settings(words), address)
     if kind == "ssh" and colon:
         return _ssh(rest, words)
     if kind == "slurm":
         return _slurm(rest, words)
     raise InputError(_FORMS)
-
-
-def _ray(first: str, words: Sequence[str]) -> RayFleet:
-    match = _RAY.fullmatch(first)
-    if match is None:
-        raise InputError(
-            "give ray for the cluster to which this machine belongs, or ray://HEAD:10001"
-        )
-    address = match["address"]
-    if address is not None and not 0 < int(address.rpartition(":")[2]) < 1 << 16:
-        raise InputError("a port is a number from 1 to 65535")
-    return RayFleet(_settings(words), address)
 
 
 def _ssh(rest: str, words: Sequence[str]) -> SshFleet:

@@ -123,7 +123,7 @@ BUDGET_VERDICTS = {
     Verdict.AMBIGUOUS: "undecided",
     Verdict.SAME: "within budget",
 }
-"""What the verdict on a figure means for its budget."""
+"""The words for a verdict on a figure that is judged by a budget."""
 
 
 def budget_words(judgement: Judgement, *, emulated: bool) -> str:

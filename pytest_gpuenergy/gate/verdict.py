@@ -1,11 +1,11 @@
 """The verdict on one metric of one kernel, and on what unchanged kernels have in common.
 
-An interval has two ends that err differently: the lower one, which decides WORSE, with a share of
-the run's chance of a false alarm, the upper one, which decides SAME, with the chance of a miss of
-one kernel. Flags and other differences between two measurements put a verdict in doubt. What is
-known to be small, as the error of a flagged figure, widens the interval. Where a figure may be that
-of another state of the card, the verdict allows for a large factor beyond the interval, so that a
-change far beyond the limit is WORSE whatever the flags are, and one near the limit is AMBIGUOUS.
+The two ends of an interval have different error rates. The lower end decides WORSE, and gets a
+share of the false alarms that the whole run may raise; the upper end decides SAME, and gets the
+chance of a miss that each kernel has. Flags and other differences between two measurements put a
+verdict in doubt. A doubt of known small size, such as the error of a flagged figure, widens the
+interval. If the card may have been in another state, the verdict allows for a large factor beyond
+the interval: then a change near the limit is AMBIGUOUS, but one far beyond it is still WORSE.
 """
 
 from __future__ import annotations

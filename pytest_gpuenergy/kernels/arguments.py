@@ -16,7 +16,7 @@ A member is an argument itself. An array has the layout of a struct with a membe
 """
 
 _MAX_LEVELS = 16
-"""How deep structs and arrays may be nested; files are not to be trusted."""
+"""The deepest nesting of structs and arrays; files are not trusted."""
 _POINTER_BYTES = 8
 
 

@@ -55,9 +55,9 @@ _BYTES = {
 class Launch:
     """One entry of the source with its launch geometry.
 
-    ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters; for a
-    struct that the entry takes by value, it has a tuple of the members, in order, and in that a
-    tuple for an array or a struct. ``shared_bytes`` is the dynamic shared memory of a block. With
+    ``arguments`` names tensors, workspaces or scalars in the order of the entry's parameters; a
+    struct that the entry takes by value is a tuple of its members in order, in which an array or
+    another struct is a tuple again. ``shared_bytes`` is the dynamic shared memory of a block. With
     ``early``, blocks may begin while the launch before it ends, so that it costs less to begin: its
     threads wait for the results by ``griddepcontrol.wait`` (PTX ISA, sm_90; CUDA C++ Programming
     Guide, "Programmatic Dependent Launch").

@@ -49,7 +49,7 @@ _DTYPES = frozenset(["bool", *FLOATS, *_INTEGERS])
 _INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|endif|define)\b[ \t]*(\w*)", re.MULTILINE)
 _DEPTHS = {"if": 1, "ifdef": 1, "ifndef": 1, "endif": -1}
-"""How each directive changes the number of conditions that the text after it depends on."""
+"""The change, by directive, of the number of conditions that the text after it depends on."""
 _MACRO = re.compile(r"[A-Za-z_]\w*(?:\([\w, .]*\))?")
 _MAX_FILES = 100
 """The most files that a kernel's file may include, directly or indirectly."""

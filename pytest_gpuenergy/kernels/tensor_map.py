@@ -37,10 +37,11 @@ class Im2col:
 
     The tensor is NWC, NHWC or NDHWC. The pixels at which the filter's corner may lie form the
     bounding box: in each of W, H and D, from ``lower`` to ``size - 1 + upper``, in steps of
-    ``strides``. A load begins at one of them and visits as many as the map's box has, W fastest,
-    through rows and images. At each pixel it adds the offset that the instruction names, and reads
-    the channels there (PTX ISA, "im2col mode"). For a convolution, ``lower`` is minus the padding,
-    and ``upper`` is the padding minus ``dilation * (filter size - 1)``.
+    ``strides``. A load begins at one of these pixels and visits as many pixels as the map's box
+    has: along W first, then on to the next row, and the next image. At each pixel it adds the
+    offset that the instruction names, and reads the channels there (PTX ISA, "im2col mode"). For a
+    convolution, ``lower`` is minus the padding, and ``upper`` is the padding minus ``dilation *
+    (filter size - 1)``.
 
     Attributes:
         lower: the lower corner of the bounding box, relative to the first pixel, for W, H and D.

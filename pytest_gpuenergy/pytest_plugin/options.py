@@ -28,7 +28,7 @@ _MAX_SECONDS = 1_000_000
 _ORDERS = ("interleaved", "file")
 _WHEN = (AUTO, "always", "never")
 _CLOCKS = "clocks"
-"""What ``--gpuenergy-allow`` takes besides differences from the baseline."""
+"""The word that ``--gpuenergy-allow`` takes besides differences from the baseline."""
 
 _T = TypeVar("_T")
 

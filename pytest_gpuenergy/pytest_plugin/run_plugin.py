@@ -72,7 +72,7 @@ _COMPLETE = (
 BRIDGE = "gpuenergy-benchmark"
 DEFERRING = "gpuenergy-deferring"
 _INTERRUPTED_S = 10.0
-"""How long interrupted workers have to restore their GPUs, before pytest-xdist waits as long."""
+"""The time that interrupted workers have to restore their GPUs; pytest-xdist then waits as long."""
 
 
 class RunPlugin:

@@ -37,7 +37,7 @@ _SETPOINT = re.compile(
 )
 _OPERATORS = {"and", "or", "not"}
 _MAX_RUNS = 10
-"""How many of the latest runs are searched for an id."""
+"""The number of latest runs that are searched for an id."""
 _CHOSEN = "gpuenergy-chosen-by-id"
 _EXPRESSION = re.compile(r"[\w:+\-.\[\]\\/()\s]*")
 """The characters that an expression of pytest may contain."""

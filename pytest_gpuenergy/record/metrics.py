@@ -106,9 +106,9 @@ SAME_BOARD_SD: Mapping[Metric, float] = {
 }
 """Standard deviation of a figure between sessions on one board, as a fraction.
 
-The root mean square of 16 differences on one H200: of ten items from 12 s of their kernel running
-around them, and, divided by the square root of two, of six of these items from those of another run
-a few minutes later (docs/explanation/gate.md, "The deviation between sessions").
+It is the root mean square of 16 differences on one H200. Ten are between an item and 12 s of the
+same kernel before and after it; six, divided by the square root of two, are between items of two
+runs a few minutes apart (docs/explanation/gate.md, "The deviation between sessions").
 """
 
 OTHER_BOARD_SD: Mapping[Metric, float] = {

@@ -38,6 +38,7 @@ from .account.serving import (
 )
 from .extract.calls import (
     CallForm as CallForm,
+    GraphCalls as GraphCalls,
     LaunchForm as LaunchForm,
     UniqueCall as UniqueCall,
     read_calls as read_calls,
@@ -86,14 +87,18 @@ from .extract.unique_kernels import (
     replay_signature as replay_signature,
     unique_kernels as unique_kernels,
 )
-from .play.call_windows import choose_windows as choose_windows
+from .play.call_windows import CallWindow as CallWindow, choose_windows as choose_windows
 from .play.changes import (
     ModuleCalls as ModuleCalls,
     ResultReads as ResultReads,
     call_changes as call_changes,
     fusible_modules as fusible_modules,
 )
-from .play.rank_replay import ReplayOptions as ReplayOptions, call_settings as call_settings
+from .play.rank_replay import (
+    ReplayOptions as ReplayOptions,
+    call_settings as call_settings,
+    windows_to_measure as windows_to_measure,
+)
 from .play.recorded import (
     argument_bytes as argument_bytes,
     read_measurements as read_measurements,

@@ -154,8 +154,9 @@ class Schedule:
         served: What the steps of each size process.
         requests: The number of requests, each with one prefill.
         batching: How requests were batched; None for a list of steps.
-        steady: The part of ``served`` from the moment when as many requests as run at once have
-            their first token, to that when only as many have none; empty if there is none.
+        steady: The part of ``served`` while the server is fully loaded: after as many requests as
+            run at once have their first token, and until only as many are left without one. It is
+            empty if there is no such part.
     """
 
     served: dict[Step, Served] = field(default_factory=dict)

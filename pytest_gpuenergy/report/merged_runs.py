@@ -252,10 +252,10 @@ def mean_of_runs(reports: Sequence[Report]) -> Report:
     Flagged measurements are left out where there are others. A kernel that failed in any run has
     failed. The boards of all runs count as one, named after all of them.
 
-    The interval is that of a mean of independent figures. If all figures under a cap lie further
-    apart than their intervals explain, or those of one kernel by far, it is wider by the ratio of
-    both (R. T. Birge, "The calculation of errors by the method of least squares", Physical Review
-    40, 1932).
+    The interval is that of a mean of independent figures. It is made wider where the figures
+    scatter more than their intervals explain, by the ratio of the two: for all kernels under a cap,
+    or for one kernel alone if it scatters far more (R. T. Birge, "The calculation of errors by the
+    method of least squares", Physical Review 40, 1932).
 
     Args:
         reports: reports of one GPU model, in any order; parts of one run count as one run.

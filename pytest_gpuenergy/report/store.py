@@ -120,7 +120,7 @@ class RunFolder:
         return folder
 
     def restart(self, run: RunInfo, kept: Iterable[Measurement] = ()) -> None:
-        """Make the folder, whatever it was, that of ``run``, which has measured only ``kept``.
+        """Turn the folder into one of ``run`` that contains only the measurements ``kept``.
 
         Raises:
             ReportError: it cannot be written.

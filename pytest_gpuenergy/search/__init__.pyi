@@ -16,8 +16,11 @@ from .llm.endpoint import (
     connect as connect,
     read_reply as read_reply,
 )
-from .llm.patch import PatchError as PatchError, apply_patch as apply_patch
-from .llm.proposals import LlmMoves as LlmMoves
+from .llm.proposals import (
+    LlmMoves as LlmMoves,
+    PatchError as PatchError,
+    apply_patch as apply_patch,
+)
 from .llm.request import VOCABULARY as VOCABULARY
 from .moves import MOVES as MOVES
 from .moves.move import (

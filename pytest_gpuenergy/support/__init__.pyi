@@ -10,6 +10,7 @@ from .endless import (
     EndlessError as EndlessError,
     ended_after as ended_after,
     ended_by_signals as ended_by_signals,
+    enough_memory as enough_memory,
     still_running as still_running,
     watched as watched,
 )
@@ -74,7 +75,6 @@ from .json_input import (
     shown as shown,
     typed as typed,
 )
-from .memory import enough_memory as enough_memory
 from .output_formats import (
     Cell as Cell,
     csv_text as csv_text,
@@ -106,8 +106,10 @@ from .scratch import (
     build_folder as build_folder,
     disk_folder as disk_folder,
     remove_leftovers as remove_leftovers,
+    run_git as run_git,
     scratch_folder as scratch_folder,
     sweep as sweep,
+    worktree as worktree,
 )
 from .signals import (
     interrupt_once as interrupt_once,
@@ -143,4 +145,3 @@ from .worker import (
     WorkerPool as WorkerPool,
     WorkerTimeoutError as WorkerTimeoutError,
 )
-from .worktrees import run_git as run_git, worktree as worktree

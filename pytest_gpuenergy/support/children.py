@@ -16,11 +16,11 @@ from typing import IO, Literal
 from pytest_gpuenergy.support.signals import uninterrupted
 
 PATIENCE_S = 20.0
-"""How long a command may take to restore everything once it has received SIGTERM."""
+"""The time that a command has to restore everything once it has received SIGTERM."""
 
 _POLL_S = 0.1
 _POLLS_AFTER_FAILURE = 50
-"""How often the other commands are polled after one has failed, before they are terminated."""
+"""The number of times that the other commands are polled after one has failed, and then ended."""
 
 _STDERR = 2
 """The file descriptor of the error output."""

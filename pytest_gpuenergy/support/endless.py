@@ -1,4 +1,4 @@
-"""Ends third-party Python code that does not end by itself, such as a user's reference.
+"""Bounds the memory and the time of third-party Python code, such as a user's reference.
 
 A function in C, such as ``sum`` or a matrix product of NumPy, keeps Python from handling signals
 until it returns. Therefore a guard, which is another process, ends this one if necessary.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import resource
 import signal
 import sys
@@ -18,14 +19,56 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from pytest_gpuenergy.support.memory import available_bytes
+from pytest_gpuenergy.support.errors import InputError
 from pytest_gpuenergy.support.signals import TERMINATING, handled_by
 
+_TABLE = Path("/proc/meminfo")
+_ROW = re.compile(r"^(MemAvailable|SwapFree): +([0-9]+) kB$", re.MULTILINE)
+_SMALL = 1 << 28
+"""Bytes below which the memory that is left is not checked."""
+
+
+@contextlib.contextmanager
+def enough_memory(what: str, least_bytes: int) -> Iterator[None]:
+    """Run a block that needs at least ``least_bytes`` of memory.
+
+    The system does not refuse memory that it does not have; it kills this process or another one
+    once that memory is used.
+
+    Args:
+        what: the subject of the message, such as ``The reference of NAME``.
+        least_bytes: what the block needs at least.
+
+    Raises:
+        InputError: there is not enough memory.
+    """
+    if least_bytes >= _SMALL and (left := available_bytes()) is not None and least_bytes > left:
+        raise InputError(
+            f"{what} needs at least {least_bytes / 2**30:.1f} GiB of this machine's memory, which "
+            f"has {left / 2**30:.1f} GiB left: choose smaller sizes."
+        )
+    try:
+        yield
+    except MemoryError:
+        raise InputError(
+            f"{what} needs more memory than this machine has left: choose smaller sizes."
+        ) from None
+
+
+def available_bytes() -> int | None:
+    """Return the memory that is left, swap included; None where the kernel does not report it."""
+    try:
+        found = dict(_ROW.findall(_TABLE.read_text(encoding="ascii")))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return sum(int(kib) << 10 for kib in found.values()) if "MemAvailable" in found else None
+
+
 GRACE_S = 5.0
-"""How long a function in C may take to return after a signal."""
+"""The longest time in which a function in C returns after a signal."""
 
 LONGEST_S = 600.0
-"""How long a limited reference may take; one that takes longer is considered endless."""
+"""The longest time of a limited reference; one that takes longer is considered endless."""
 
 _BEGUN, _LIMITED, _ENDED, _HANDLED, _LEFT = b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4"
 """Messages to the guard. Python's wakeup descriptor writes signal numbers to the same pipe."""

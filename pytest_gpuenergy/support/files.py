@@ -54,8 +54,8 @@ def open_file(path: str | Path, flags: int, mode: int = 0o666, *, dir_fd: int | 
 def is_there(path: Path) -> bool:
     """Return whether ``path`` exists; a symbolic link counts only if its target exists.
 
-    This package uses these functions instead of those of `Path`, which raise or return False,
-    depending on the version of Python, where the answer cannot be determined.
+    This package uses these functions instead of the methods of `Path`. Where the answer cannot be
+    determined, those raise or return False, depending on the version of Python.
 
     Raises:
         InputError: the answer cannot be determined, for example because a folder on the way may not

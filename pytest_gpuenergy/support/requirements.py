@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FORBIDDEN = "ERR_NVGPUCTRPERM"
-"""What ncu prints if this user may not read performance counters."""
+"""The error that ncu prints if this user may not read performance counters."""
 
 INSTALL = "install Nsight Compute, which is part of the CUDA toolkit, and put ncu on the PATH"
 

@@ -26,7 +26,7 @@ WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of a child that needs no GPU and must not use the memory or time of one."""
 
 _TAIL_BYTES = 2000
-"""How much of a dead child's output is searched for its last line."""
+"""The part of a dead child's output, at its end, that is searched for the last line."""
 
 _Popen = subprocess.Popen[bytes]
 _Order = tuple[Callable[[], _Popen], "Future[_Popen]"]

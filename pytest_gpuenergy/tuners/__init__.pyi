@@ -15,6 +15,7 @@ from .contenders import (
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
     GroupedParameters as GroupedParameters,
+    NarrowParameters as NarrowParameters,
 )
 from .conv.implicit import (
     Blocks as Blocks,
@@ -50,6 +51,7 @@ from .gemm.library_kernels import (
 from .gemm.mma import MmaParameters as MmaParameters
 from .gemm.simt import TRAITS as TRAITS, SimtParameters as SimtParameters
 from .gemm.skinny import SkinnyParameters as SkinnyParameters
+from .gemm.tiling import TENSOR_TRAITS as TENSOR_TRAITS
 from .gemm.wgmma import WgmmaParameters as WgmmaParameters
 from .gemm.wgmma_float8 import WgmmaFloat8Parameters as WgmmaFloat8Parameters
 from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters

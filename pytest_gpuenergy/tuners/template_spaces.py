@@ -7,7 +7,11 @@ from typing import Any, cast
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.support import InputError, UnavailableError
-from pytest_gpuenergy.tuners.conv.conv_templates import DepthwiseParameters, GroupedParameters
+from pytest_gpuenergy.tuners.conv.conv_templates import (
+    DepthwiseParameters,
+    GroupedParameters,
+    NarrowParameters,
+)
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
 from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
 from pytest_gpuenergy.tuners.gemm.costs import FittedCosts, fitted
@@ -34,7 +38,8 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
     for kind in (
         *(SimtParameters, MmaParameters),
         *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters, SkinnyParameters),
-        *(DepthwiseParameters, GroupedParameters, ImplicitParameters, ImplicitMmaParameters),
+        *(DepthwiseParameters, GroupedParameters, NarrowParameters),
+        *(ImplicitParameters, ImplicitMmaParameters),
     )
 }
 """The templates by name."""

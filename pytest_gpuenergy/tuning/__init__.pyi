@@ -58,11 +58,13 @@ from .template import (
     card_resources as card_resources,
     template_text as template_text,
 )
-from .template_form import TemplateForm as TemplateForm, recipe_of as recipe_of, untimed as untimed
 from .template_space import (
     ParameterSpace as ParameterSpace,
+    TemplateForm as TemplateForm,
     TemplateProposer as TemplateProposer,
+    recipe_of as recipe_of,
     recorded_kernel as recorded_kernel,
+    untimed as untimed,
 )
 from .tuner import (
     Tuner as Tuner,

@@ -112,7 +112,12 @@ class Chooser:
         """
         name, keep = self._space.workload.name, self._settings.keep
         while True:
-            picks = self._picks()
+            rejected = [
+                place for place, trial in enumerate(self._good) if trial.index in self._wrong
+            ]
+            contending = contenders(self._good, self._log, self._space.form, self._costs)
+            best_only = self._settings.best_only
+            picks = representatives(contending, self._settings.keep, rejected, best_only=best_only)
             chosen = (self._good[pick.index].index for pick in picks)
             confirmed = {*self._right, *self._wrong}
             fresh = [i for i in dict.fromkeys([*self._always, *chosen]) if i not in confirmed]
@@ -136,12 +141,6 @@ class Chooser:
             Chosen(index, pick.band, self._right[index])
             for index, pick in zip(indices, picks, strict=True)
         ]
-
-    def _picks(self) -> list[Representative]:
-        rejected = [place for place, trial in enumerate(self._good) if trial.index in self._wrong]
-        contending = contenders(self._good, self._log, self._space.form, self._costs)
-        best_only = self._settings.best_only
-        return representatives(contending, self._settings.keep, rejected, best_only=best_only)
 
     def _check(self, index: int) -> str | None:
         """Confirm a kernel. Return why it must be replaced, or None if it is right."""

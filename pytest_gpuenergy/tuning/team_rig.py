@@ -1,7 +1,7 @@
 """Evaluates the candidates of one workload on several GPUs at the same time.
 
-All figures in the log are those of one imaginary card, whichever cards took part, see `CardScales`.
-The reference kernel is the first candidate that ran.
+The figures in the log are scaled as if one card had produced them all, see `CardScales`. The
+reference kernel is the first candidate that ran.
 """
 
 from __future__ import annotations

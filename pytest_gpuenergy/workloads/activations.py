@@ -44,7 +44,7 @@ _FURTHEST = 26.0
 _LEAST_T = 2.0 / (2.0 + _FURTHEST)
 """The value of t = 2 / (2 + x) there; the series for erfc is in t."""
 _TERMS = 26
-"""The number of terms of that series, the last of which are smaller than rounding errors."""
+"""The number of terms of that series; the last terms are smaller than rounding errors."""
 _AT_ONCE = 1 << 15
 """The number of elements whose erfc is computed at a time, so that they stay in the cache."""
 

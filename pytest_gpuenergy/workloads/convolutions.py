@@ -341,6 +341,13 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
         Conv2d.of("resnet11", 1, 14, 14, 512, 1024, 1, 1, 2, 0),
         Conv2d.of("resnet12", 1, 7, 7, 512, 512, 3, 3, 1, 1),
         Conv2d.of("resnet13", 1, 7, 7, 2048, 512, 1, 1, 1, 0),
+        Conv2d.of("resnet14", 1, 56, 56, 64, 256, 1, 1, 1, 0),
+        Conv2d.of("resnet15", 1, 56, 56, 512, 256, 1, 1, 2, 0),
+        Conv2d.of("resnet16", 1, 28, 28, 128, 512, 1, 1, 1, 0),
+        Conv2d.of("resnet17", 1, 28, 28, 1024, 512, 1, 1, 2, 0),
+        Conv2d.of("resnet18", 1, 14, 14, 256, 1024, 1, 1, 1, 0),
+        Conv2d.of("resnet19", 1, 14, 14, 2048, 1024, 1, 1, 2, 0),
+        Conv2d.of("resnet20", 1, 7, 7, 512, 2048, 1, 1, 1, 0),
     ),
     "yolo": (
         Conv2d.of("yolo00", 1, 544, 544, 32, 3, 3, 3, 1, 1),
@@ -355,27 +362,26 @@ NETWORKS: dict[str, tuple[Conv2d, ...]] = {
         Conv2d.of("yolo19", 1, 17, 17, 512, 1024, 1, 1, 1, 0),
     ),
 }
-"""Convolutions of ResNet at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
+"""Convolutions of ResNet-50 at 224x224 and YOLO at 544x544, and the seven cases taken from both."""
 
 
 OCCURRENCES: Mapping[str, Mapping[str, int]] = {
     "resnet50": dict(
         zip(
             (layer.name for layer in NETWORKS["resnet"]),
-            (1, 1, 3, 4, 1, 4, 4, 1, 6, 6, 1, 3, 3),
+            (1, 1, 3, 4, 1, 4, 4, 1, 6, 6, 1, 3, 3, 2, 1, 3, 1, 5, 1, 2),
             strict=True,
         )
     )
 }
-"""How often layers occur in a network.
+"""The number of times that each layer occurs in a network.
 
-These are 38 of the 53 convolutions of ResNet-50 with strides in the first convolution of a block
-(K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1). The others have
-shapes that are not bundled.
+These are the 53 convolutions of ResNet-50 with strides in the first convolution of a block
+(K. He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, table 1).
 """
 
 _MIN_NUMBERS = 9  # dilation and groups may be left out
-_SIZES = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
+_SIZES = re.compile(r"(-?[0-9]{1,9}(?:,-?[0-9]{1,9}){8,10})((?:\s+[A-Za-z]+=\S+)*)", re.ASCII)
 _OPTIONS = tuple(field.name for field in fields(Conv2d)[2:])
 """``mode``, ``layout``, ``bias`` and ``relu``."""
 _SUFFIX = re.compile(

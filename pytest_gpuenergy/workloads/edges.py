@@ -2,11 +2,11 @@
 
 A *mixture* has values of every magnitude up to the reach, values near the numbers in a kernel's
 text, and slices (rows, columns, blocks) of a kind of their own, such as one large value among
-ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs.
-In a *uniform* drawing all of a tensor is of one kind: integers follow from their places, so that
-indices form a chain or a tree of everything and weights a single long path, which random ones never
-do, and floating-point values are all tiny, all close to one large value of either sign, or zeros of
-both signs, of which the first one has either.
+ordinary ones. A *sparse* drawing consists of such slices only, so that each decides its outputs. In
+a *uniform* drawing a whole tensor is of one kind. Integers depend on their positions: indices form
+one chain or tree of all elements, and weights one long path, as random ones never do.
+Floating-point values are all tiny, all near one large value of either sign, or all zeros of both
+signs, beginning with either.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ USUAL_LAYOUTS: tuple[Layout, ...] = ("nn", "nt")
 
 Scaling = Literal["tensor", "row", "block"]
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
-"""How many scales the operands of 8-bit products have; the usual one comes first."""
+"""The ways of scaling the operands of 8-bit products; the usual one comes first."""
 Accumulation = Literal["float32", "fast"]
 ACCUMULATIONS: tuple[Accumulation, ...] = get_args(Accumulation)
 SCALE_BLOCK = 128
@@ -94,7 +94,7 @@ _MAX_GROUPS = 1024
 
 @dataclass(frozen=True)
 class Gemm(SumsOfProducts):
-    """C = activation(A B + bias) + residual, where the end, what follows A B, may be left out.
+    """C = activation(A B + bias) + residual; what follows A B, the end, is optional.
 
     A has M x K, B has K x N and C has M x N elements; C is stored row by row. The bias has one
     element for each column of C, and the residual is stored as C is. A kernel adds and applies the
@@ -552,7 +552,7 @@ _CERTAIN_DEVIATIONS = 8
 _EXACT_FLOAT8_SUM = 2 << FLOAT8_SUM_BITS
 """Up to this number the tensor cores' sums of 8-bit products represent all integers."""
 _FLUCTUATION = 1.5
-"""How much larger a sum of hundreds of integers may be than expected."""
+"""The largest ratio of a sum of hundreds of integers to its expected size."""
 
 
 @dataclass(frozen=True)

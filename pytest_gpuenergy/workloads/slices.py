@@ -303,8 +303,9 @@ def _places(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Two places in each slice: the last, the first, in the tail, and then spread evenly.
 
-    `_TAIL` successive turns reach as many parts of a slice, and all remainders of a division by
-    `_TAIL`, so that a thread, lane or step of a loop whose share is left out gets an extreme soon.
+    `_TAIL` successive turns reach `_TAIL` parts of a slice, and places with every remainder of a
+    division by `_TAIL`. So an extreme value soon falls to any thread, lane or step of a loop whose
+    share a kernel leaves out.
 
     Args:
         generator: the source of random numbers for places in the tail.

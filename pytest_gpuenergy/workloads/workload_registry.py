@@ -101,7 +101,7 @@ _OPTION_OF: Mapping[str, str] = (
 _TAKEN = frozenset({ALL, "and", "or", "not"})
 """Keywords of ``--case`` and pytest's ``-k``, which could not select a workload."""
 _WRITTEN = frozenset({"performance", "tuning.csv"})
-"""What ``gpuenergy tune`` writes beside the workloads' folders."""
+"""The names of files that ``gpuenergy tune`` writes beside the workloads' folders."""
 
 
 def find_workload(name: str, root: Path | None = None) -> Workload:

@@ -113,6 +113,7 @@ def test_recall_and_false_alarms_leave_out_what_was_not_judged():
     assert "  softmax/online (online-rescale): because" in told
 
 
+@pytest.mark.slow
 def test_verdicts_on_what_has_not_changed_are_kept(tmp_path, capsys, monkeypatch):
     for variable in ("GPUENERGY_CACHE", "GPUENERGY_STATE"):  # which the command sets for itself
         monkeypatch.setenv(variable, str(tmp_path))
@@ -153,6 +154,7 @@ def test_options_that_cannot_be_followed_are_one_sentence(words, sentence, capsy
     assert not printed.out
 
 
+@pytest.mark.slow
 def test_another_file_is_not_overwritten(tmp_path, capsys):
     path = tmp_path / "mine.json"
     path.write_text("[1, 2]")

@@ -126,7 +126,7 @@ def test_markdown_is_escaped(write, at_clock):
 def test_a_network_names_the_layers_that_are_missing(write, sweep):
     assert (
         "without a clean measurement, and not in the sums: resnet01, resnet02, resnet04, resnet05, "
-        "resnet07 and 6 more"
+        "resnet07 and 13 more"
     ) in printed(write(*sweep), "--network", "resnet")
 
 

@@ -229,25 +229,33 @@ class TestRecordedFigures:
         assert "with gaps between" in capsys.readouterr().out
 
     @pytest.mark.thorough
-    def test_calls_that_were_measured_together_are_replayed_together(self, recorded, capsys):
+    @pytest.mark.parametrize(("step", "name"), [(1, "window0"), (0, "layer0")])
+    def test_calls_that_were_measured_together_are_replayed_together(
+        self, recorded, step, name, capsys
+    ):
+        """Parts of layers in the decode step, whole layers in the prefill, which is limited."""
+        limit = ("--powercap", "450W") if name == "layer0" else ()
+        key = f"step{step}-{name}"
         path = recorded / "results/measurements.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         by_key = {replayed(line): line for line in lines}
-        layers = by_key["step1-layers"]
+        layers = by_key[f"step{step}-layers"]
         calls = map(json.loads, (recorded / "operator_calls.jsonl").read_text().splitlines())
-        of_decode = [call["id"] for call in calls if call["steps"].get("1") == 24][:2]
-        alone = [by_key[call] for call in of_decode]
+        of_step = [call["id"] for call in calls if call["steps"].get(str(step)) == 24][:2]
+        alone = [by_key[call] for call in of_step]
         longer_ms = 0.001 + sum(line["time_ms"] for line in alone)
-        parameters = {"replays": "step1-window0", "cache": "model", "turns": 24}
-        parameters |= {"step": 1, "calls": " ".join(of_decode), "count": 24}
+        parameters = {"replays": key, "cache": "model", "turns": 24}
+        parameters |= {"step": step, "calls": " ".join(of_step), "count": 24}
+        parameters |= {"layer": 1} if name == "layer0" else {}
         window = layers | figures(longer_ms, 200.0)
         window["workload"] = layers["workload"] | {"parameters": parameters}
         path.write_text("\n".join(map(json.dumps, [*lines, window])))
-        status, report = emulated(recorded, "--kernels", ",".join(of_decode))
+        status, report = emulated(recorded, "--kernels", ",".join(of_step), *limit)
         assert status == 0
         account = next(one for one in report["accounts"] if one["windows"])
-        assert (account["step"], account["windows"]) == (1, ["step1-window0"])
-        assert account["neighbours_ms"] == pytest.approx(24 * 0.001, rel=0.1)
+        assert (account["step"], account["windows"]) == (step, [key])
+        if not limit:
+            assert account["neighbours_ms"] == pytest.approx(24 * 0.001, rel=0.1)
         assert ", neighbours " in capsys.readouterr().out
 
     @pytest.mark.slow

@@ -501,18 +501,21 @@ def test_a_card_held_back_by_its_limit_needs_less_heat(repeat, runner):
     assert heated_s[0] < 0.7 * heated_s[1]
 
 
-def test_a_mean_of_swings_is_known_after_a_few(device, repeat):
+@pytest.mark.parametrize(("half_width", "swings"), [(0.005, {1}), (0.002, {2, 3})])
+def test_a_mean_of_swings_is_known_after_one_or_a_few(device, repeat, half_width, swings):
     """A governor lets too much power through, and then too little, in each second."""
     device.inject("enforced_limit", {"power_w": 300.0})
     for second in range(12):
         low = {"power_w": 280.0, "after_s": second + 0.5, "lasts_s": 0.5}
         device.inject("enforced_limit", low)
-    reading, _ = measure(device, repeat(), MeterSettings(preheat_s=0.0))
+    settings = MeterSettings(preheat_s=0.0, relative_half_width=half_width)
+    reading, _ = measure(device, repeat(), settings)
     powers_w = [one.joules / one.seconds for one in reading.trials]
     assert max(powers_w) - min(powers_w) > 10.0
-    assert len(reading.trials) in (20, 30)
+    assert len(reading.trials) in {10 * count for count in swings}
     assert reading.power_w == pytest.approx(290.0, rel=0.02)  # still cold
-    assert {"not_steady", "interval_wide"}.isdisjoint(reading.flags)
+    assert ("interval_wide" in reading.flags) == (half_width < 0.005)
+    assert "not_steady" not in reading.flags
 
 
 COLD = Settling(50.0, 60.0, 0.5, 0.4, 0.004, 0.001)

@@ -56,6 +56,14 @@ def test_the_mean_of_whole_swings_is_known_although_they_are_wide(amplitude):
     assert np.median([one.relative_half_width for one in found]) < 0.01
 
 
+def test_one_swing_counts_with_what_such_means_are_off_by():
+    wide = swinging(10, 60.0, np.random.default_rng(25))
+    found = estimate(wide, successive=True, swing=10, one_swing=0.002)
+    assert found.relative_half_width == pytest.approx(1.96 * 0.002, rel=1e-3)
+    steady = [690.0 + 0.01 * (place % 2) for place in range(10)]
+    assert estimate(steady, successive=True, swing=10, one_swing=0.002).half_width < 0.1
+
+
 def test_a_drift_over_swings_widens_the_interval():
     rng = np.random.default_rng(24)
     values = swinging(20, 30.0, rng)

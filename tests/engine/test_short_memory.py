@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy.engine import Drawing, case_of, seeded_arenas
-from pytest_gpuenergy.support import InputError, memory
+from pytest_gpuenergy.support import InputError, endless
 from pytest_gpuenergy.workloads import Contract, Gemm, Tensor
 
 LARGE = Gemm("large", 46_000, 1, 46_000, mode="float16")
 
 
 def test_a_reference_that_does_not_fit_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(endless, "available_bytes", lambda: 3 << 30)
     with pytest.raises(InputError, match=r"reference of large needs at least 15\.8 GiB .*3\.0 GiB"):
         case_of(LARGE, Drawing(1))
 
 
 def test_buffers_that_do_not_fit_are_refused(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(endless, "available_bytes", lambda: 3 << 30)
     with (
         pytest.raises(InputError, match=r"buffer of large needs at least 3\.9 GiB"),
         seeded_arenas(LARGE, 1),
@@ -39,5 +39,5 @@ def test_memory_that_runs_out_is_told_in_one_sentence():
 
 
 def test_this_machine_has_memory_left():
-    left = memory.available_bytes()
+    left = endless.available_bytes()
     assert left is None or left > 1 << 20

@@ -33,7 +33,7 @@ def test_without_slurm_one_sentence_says_so(run_fleet, pytester):
 def test_tasks_that_cannot_measure_or_start_are_left_out(hosts, run_fleet, pytester):
     (hosts.project / "test_scale.py").unlink()
     pytester.makepyfile(test_item=ITEMS)
-    hosts.add("h1", GPUENERGY_EMULATED_FAULTS='{"foreign_process":{"pid":4711}}')
+    hosts.add("h1", GPUENERGY_EMULATED_FAULTS='{"any":"gpu_is_lost"}')
     hosts.add("h2")
     fleet = f'slurm:"--partition=gpu" x3 dir={hosts.folder / "h2" / "project"}'
     result = run_fleet(fleet, "--gpu-device", "emulated", "--powercap", "current")
@@ -41,7 +41,7 @@ def test_tasks_that_cannot_measure_or_start_are_left_out(hosts, run_fleet, pytes
     result.stdout.fnmatch_lines(["fleet: slurm:*: 3 workers: slurm (3)"])
     result.stdout.fnmatch_lines_random(
         [
-            "fleet: left out: slurm: process 4711 is using it, whose energy would be counted too.",
+            "fleet: left out: slurm: *GPU is lost*",
             "fleet: left out: slurm: its * srun: error: Unable to allocate resources: *",
         ]
     )

@@ -10,6 +10,7 @@ import pytest
 from gate_simulation import Session, drawn_measurement
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
+from points import each_once
 from report_fixtures import a_run
 
 from pytest_gpuenergy.gate import MISS, GateSettings, Verdict, change_interval, compare
@@ -33,8 +34,10 @@ def drawn(
     return tuple(made)
 
 
-@pytest.mark.parametrize("unchanged", [0, 20])
-@pytest.mark.parametrize("metric", ["edp:5%", "time:2%", "energy:3%"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("metric", "unchanged"), each_once(["edp:5%", "time:2%", "energy:3%"], [0, 20])
+)
 def test_a_kernel_that_is_worse_by_the_limit_is_missed_once_in_twenty(metric, unchanged):
     settings = GateSettings.parse([metric], strict=True)
     (limit,) = settings.limits.values()
@@ -48,6 +51,7 @@ def test_a_kernel_that_is_worse_by_the_limit_is_missed_once_in_twenty(metric, un
     assert not any(one.verdict is Verdict.WORSE for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unchanged", [0, 7])
 def test_a_run_in_which_nothing_is_worse_raises_no_alarm(unchanged):
     settings = GateSettings.parse(["time:0%,energy:0%,edp:0%"])

@@ -1,8 +1,21 @@
-"""The order of the tests on a real GPU."""
+"""The GPU that the tests of a module share, and the order of tests."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from pytest_gpuenergy.devices import Device
+from pytest_gpuenergy.opening import open_device
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Device]:
+    """The first real GPU."""
+    with open_device("auto") as found:
+        assert not found.emulated
+        yield found
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
 
 import numpy as np
@@ -13,7 +13,6 @@ from pytest_gpuenergy.devices import CudaDevice, GraphRepeater, Timeline
 from pytest_gpuenergy.energy import SW_POWER_CAP, read_conditions
 from pytest_gpuenergy.engine import seeded_arenas
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.gpu
@@ -29,18 +28,11 @@ extern "C" __global__ void spin(float* y) {
 """
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[CudaDevice]:
-    with open_device("auto") as found:
-        assert isinstance(found, CudaDevice)
-        yield found
-
-
 @pytest.fixture
-def launch(device: CudaDevice) -> Callable[[], None]:
+def launch(gpu: CudaDevice) -> Callable[[], None]:
     """Launches the kernel from this process."""
     cupy = pytest.importorskip("cupy")
-    cupy.cuda.Device(device.ordinal).use()
+    cupy.cuda.Device(gpu.ordinal).use()
     function = cupy.RawModule(code=SOURCE).get_function("spin")
     y = cupy.empty(N, dtype=cupy.float32)
     return lambda: function((N // 256,), (256,), (y,))
@@ -52,16 +44,16 @@ def run(repeater: GraphRepeater, seconds: float) -> Timeline:
     return repeater.stop()
 
 
-def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(device):
+def test_the_clock_is_near_that_of_nvml_where_no_cap_binds(gpu):
     work = Contract("spin", (Tensor("y", (N,), "float32", "output"),), lambda _: {}, flops=N)
     kernel = Kernel(SOURCE, (Launch("spin", (N // 256, 1, 1), (256, 1, 1), ("y",)),))
     with (
         seeded_arenas(work, seed=0) as arenas,
-        device.repeat(Job.of(kernel, work), arenas) as repeater,
+        gpu.repeat(Job.of(kernel, work), arenas) as repeater,
     ):
         repeater.start()
         time.sleep(1.0)
-        state = read_conditions(device)
+        state = read_conditions(gpu)
         timeline = repeater.stop()
     assert timeline.clocks is not None
     assert len(timeline.clocks.mhz) >= 15

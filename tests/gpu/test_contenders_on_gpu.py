@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gemm_products import with_longer_rows
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import Rig, verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import AnyKernel, Job
-from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import (
     CONTENDERS,
     ContenderSetup,
@@ -28,17 +27,19 @@ from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 pytestmark = pytest.mark.gpu
 
 MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
-SIZES = [(1, 1, 1, 0), (129, 67, 257, 3), (512, 512, 512, 0)]
-"""M, N, K and by how much the leading dimensions exceed the rows."""
+SIZES = [((129, 67, 257), 3), ((512, 512, 512), 0)]
+"""M, N and K, and by how much the leading dimensions exceed the rows."""
 TRIED = 3
 """Candidates of each product, spread over all."""
 NEEDS = {"triton": ("triton", "torch"), "cublas": ("nvmath",)}
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
+OF_BOTH: list[dict[str, Any]] = [
+    {"bias": True},
+    {"bias": True, "residual": True},
+    {"bias": True, "activation": "gelu_tanh"},
+    {"bias": True, "activation": "relu"},
+]
+ENDS = {"triton": [*OF_BOTH, {"activation": "silu", "residual": True}], "cublas": OF_BOTH}
+COMPUTED = [(one, mode) for one in NEEDS for mode in MODES if (one, mode) != ("cublas", "3xtf32")]
 
 
 @pytest.fixture(scope="module")
@@ -60,22 +61,7 @@ def candidates(contender: str, gemm: Gemm, gpu: Device) -> Sequence[AnyKernel]:
     return gpu.offered(cublas_call(gemm), gemm.io)
 
 
-def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
-    *mnk, more = sizes
-    bare = Gemm("g", *mnk, layout, mode)
-    return replace(bare, lda=bare.lda + more, ldb=bare.ldb + more, ldc=bare.ldc + more)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("contender", NEEDS)
-def test_candidates_are_right(gpu, contender, sizes, mode, layout):
-    gemm = product(sizes, layout, mode)
-    if (contender, mode) == ("cublas", "3xtf32"):
-        with pytest.raises(UnavailableError, match="in mode 3xtf32"):
-            candidates(contender, gemm, gpu)
-        return
+def verify_some(gpu: Device, contender: str, gemm: Gemm) -> None:
     found = candidates(contender, gemm, gpu)
     right = 0
     for one in found[:: -(-len(found) // TRIED)]:
@@ -88,6 +74,30 @@ def test_candidates_are_right(gpu, contender, sizes, mode, layout):
             assert verified.max_relative_error <= gemm.error_bound.max_relative
             right += 1
     assert right
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("sizes", "apart"), SIZES)
+@pytest.mark.parametrize(("contender", "mode"), COMPUTED)
+def test_candidates_are_right(gpu, contender, sizes, apart, mode, layout):
+    gemm = with_longer_rows(Gemm("g", *sizes, layout, mode), apart)
+    verify_some(gpu, contender, gemm)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["float32", "float16"])
+@pytest.mark.parametrize("several", [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}], ids=str)
+@pytest.mark.parametrize("contender", NEEDS)
+def test_batches_and_groups_are_right(gpu, contender, several, mode, layout):
+    verify_some(gpu, contender, Gemm("g", 341, 264, 520, layout, mode, bias=True, **several))
+
+
+@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("contender", "end"), [(name, end) for name in NEEDS for end in ENDS[name]]
+)
+def test_ends_are_right(gpu, contender, end, mode):
+    verify_some(gpu, contender, Gemm("g", 512, 384, 1024, "tn", mode, **end))
 
 
 @pytest.mark.parametrize("mode", MODES)

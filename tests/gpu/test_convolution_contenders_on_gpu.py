@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import Rig, verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import LibraryCall
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import CONTENDERS, ContenderSetup, KernelStore, cudnn_call
 from pytest_gpuenergy.workloads import Conv2d
@@ -34,12 +32,6 @@ SHAPES = {
 }
 TRIED = 4
 """Algorithms of each convolution, spread over all."""
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 def spread(gpu: Device, conv: Conv2d) -> tuple[LibraryCall, ...]:

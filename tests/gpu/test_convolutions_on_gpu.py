@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-
 import pytest
+from offered_kernels import verify_offered
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import TEMPLATES, rank_kernels
 from pytest_gpuenergy.tuning import TemplateParameters, card_resources
@@ -26,8 +23,6 @@ SIZES = [
     pytest.param((1, 7, 7, 256, 4104, 1, 1, 1, 0), id="long-sums"),
     pytest.param((3, 19, 17, 30, 15, 2, 3, 1, 4, 3, 5), id="odd-dilation-3"),
 ]
-OFFERED = 2
-"""Parameters of each template that are tried of each convolution, which draws them."""
 SHAPES = {
     "one": (1, 1, 1, 1, 1, 1, 1, 1, 0),
     "pixels": (2, 5, 7, 48, 3, 1, 1, 1, 0),
@@ -39,6 +34,7 @@ SHAPES = {
     "depthwise": (1, 20, 21, 32, 32, 3, 3, 2, 1, 1, 32),
     "window": (1, 27, 27, 96, 48, 5, 5, 1, 2),
     "deep": (1, 9, 9, 72, 456, 3, 3, 1, 1),
+    "narrow": (2, 23, 25, 5, 70, 3, 3, 2, 1, 2),
     "wide": (1, 5, 1921, 32, 8, 3, 3, 3, 1),
     "padded": (1, 6, 6, 16, 32, 3, 3, 2, 40),
 }
@@ -48,30 +44,12 @@ INSTRUCTIONS = {"implicit": "HGMMA", "implicit_mma": "HMMA"}
 TYPES = {"3xtf32": "TF32", "tf32": "TF32", "float16": "F16", "bfloat16": "BF16"}
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
-
-
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)
 @pytest.mark.parametrize("mode", CONV_MODES)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_offered_parameters_are_right(gpu, sizes, mode, layout):
-    conv = Conv2d.of("c", *sizes, mode=mode, layout=layout, bias=True, relu=True)
-    draw = random.Random(repr(conv))
-    chosen = [
-        one
-        for kind in TEMPLATES.values()
-        if kind.computes(conv) and kind.suits(card_resources(gpu))
-        for offered in [list(kind.fitting(conv, card_resources(gpu)))]
-        for one in draw.sample(offered, min(OFFERED, len(offered)))
-    ]
-    assert chosen
-    gpu.prepare([one.kernel(conv) for one in chosen])
-    for one in chosen:
-        verified = verify_on_device(gpu, one.kernel(conv), conv)
-        assert verified.max_relative_error <= conv.error_bound.max_relative
+    options = {"mode": mode, "layout": layout, "bias": True, "relu": True}
+    verify_offered(gpu, Conv2d.of("c", *sizes, **options))
 
 
 @pytest.mark.parametrize("layout", CONV_LAYOUTS)

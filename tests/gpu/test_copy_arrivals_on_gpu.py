@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Kernel, Launch
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Contract, Tensor
 
 pytestmark = pytest.mark.gpu
@@ -43,15 +39,8 @@ ARRIVALS = {
 }
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("auto") as found:
-        assert not found.emulated
-        yield found
-
-
 @pytest.mark.parametrize("arrival", ARRIVALS.values(), ids=ARRIVALS)
-def test_what_threads_copy_is_there_after_the_phase(device, arrival):
+def test_what_threads_copy_is_there_after_the_phase(gpu, arrival):
     count = BLOCKS * THREADS
 
     def reverse(inputs):
@@ -68,4 +57,4 @@ def test_what_threads_copy_is_there_after_the_phase(device, arrival):
         reverse,
     )
     launch = Launch("reverse", (BLOCKS, 1, 1), (THREADS, 1, 1), ("x", "y"))
-    verify_on_device(device, Kernel(SOURCE.replace("ARRIVE", arrival), (launch,)), workload)
+    verify_on_device(gpu, Kernel(SOURCE.replace("ARRIVE", arrival), (launch,)), workload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +23,14 @@ from pytest_gpuenergy.energy import (
 )
 from pytest_gpuenergy.engine import Harness, Subject, seeded_arenas, verify_on_device
 from pytest_gpuenergy.kernels import CACHE_STATES, Argument, CacheState, Job, Kernel, Launch
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import KernelFault, WritesDeniedError
 from pytest_gpuenergy.workloads import Array, Contract, Scalar, Tensor
 
 pytestmark = pytest.mark.gpu
 N = 1 << 20
+LARGE = 1 << 22
+"""The elements from which on arrays are compared where they are, on the GPU."""
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, float factor) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -39,23 +40,16 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
 BODY = "if (i < 1048576) y[i] = factor * x[i];"
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("auto") as found:
-        assert not found.emulated
-        yield found
-
-
 def double(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
     return {"y": 2.0 * inputs["x"]}
 
 
-def workload() -> Contract:
+def workload(size: int = N) -> Contract:
     return Contract(
         "scale",
-        (Tensor("x", (N,), "float32", "input"), Tensor("y", (N,), "float32", "output")),
+        (Tensor("x", (size,), "float32", "input"), Tensor("y", (size,), "float32", "output")),
         double,
-        flops=N,
+        flops=size,
         values=(Scalar("factor", "float32", 2.0),),
     )
 
@@ -65,21 +59,21 @@ def kernel(body: str = BODY, *, threads: int = 256, shared_bytes: int = 0) -> Ke
     return Kernel(SCALE % body, (launch,))
 
 
-def fault(device: Device, body: str, **keywords: int) -> KernelFault:
+def fault(gpu: Device, body: str, **keywords: int) -> KernelFault:
     with pytest.raises(KernelFault) as raised:
-        verify_on_device(device, kernel(body, **keywords), workload(), timeout_s=5.0)
+        verify_on_device(gpu, kernel(body, **keywords), workload(), timeout_s=5.0)
     return raised.value
 
 
-def test_a_correct_kernel_is_within_the_bound(device):
-    result = verify_on_device(device, kernel(), workload())
+def test_a_correct_kernel_is_within_the_bound(gpu):
+    result = verify_on_device(gpu, kernel(), workload())
     assert result.max_relative_error <= result.max_relative_bound
 
 
 @pytest.mark.parametrize(
     ("dtype", "parameter"), [("float16", "__half"), ("bfloat16", "__nv_bfloat16")]
 )
-def test_a_scalar_of_sixteen_bits_is_passed_by_value(device, dtype, parameter):
+def test_a_scalar_of_sixteen_bits_is_passed_by_value(gpu, dtype, parameter):
     source = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + SCALE.replace(
         "float factor", f"{parameter} factor"
     )
@@ -92,7 +86,7 @@ def test_a_scalar_of_sixteen_bits_is_passed_by_value(device, dtype, parameter):
     )
     launches = (Launch("scale", (N // 256, 1, 1), (256, 1, 1), ("x", "y", "factor")),)
     body = "if (i < 1048576) y[i] = (float)factor * x[i];"
-    verify_on_device(device, Kernel(source % body, launches), scaled)
+    verify_on_device(gpu, Kernel(source % body, launches), scaled)
 
 
 STRUCT = """
@@ -104,7 +98,7 @@ extern "C" __global__ void scale(int n, const Params p) {
 """
 
 
-def test_a_struct_is_passed_by_value(device):
+def test_a_struct_is_passed_by_value(gpu):
     params = ("tag", "factor", "x", "y", ("factor",) * 3)
     scaled = replace(
         workload(), values=(Scalar("n", "int32", N), Scalar("tag", "int8", 7), *workload().values)
@@ -113,62 +107,62 @@ def test_a_struct_is_passed_by_value(device):
     def launched(*arguments: Argument) -> Kernel:
         return Kernel(STRUCT, (Launch("scale", (N // 256, 1, 1), (256, 1, 1), arguments),))
 
-    verify_on_device(device, launched("n", params), scaled)
+    verify_on_device(gpu, launched("n", params), scaled)
     with pytest.raises(KernelFault, match=r"parameter 2 of scale has 40 bytes, .* has 32"):
-        verify_on_device(device, launched("n", (*params[:-1], ("factor",))), scaled)
+        verify_on_device(gpu, launched("n", (*params[:-1], ("factor",))), scaled)
 
 
-def test_an_element_never_written_is_found(device):
-    assert "y[7]" in str(fault(device, "if (i != 7) y[i] = factor * x[i];"))
+def test_an_element_never_written_is_found(gpu):
+    assert "y[7]" in str(fault(gpu, "if (i != 7) y[i] = factor * x[i];"))
 
 
-def test_a_write_past_the_end_is_found(device):
-    problem = fault(device, f"y[i] = factor * x[i]; if (i == 0) y[{N} + 2] = 1;")
+def test_a_write_past_the_end_is_found(gpu):
+    problem = fault(gpu, f"y[i] = factor * x[i]; if (i == 0) y[{N} + 2] = 1;")
     assert problem.outcome == "correctness"
     assert f"{N + 2}" in str(problem)
 
 
-def test_an_input_that_changes_is_found(device):
-    problem = fault(device, "y[i] = factor * x[i]; if (i == 5) ((float*)x)[9] = 1;")
+def test_an_input_that_changes_is_found(gpu):
+    problem = fault(gpu, "y[i] = factor * x[i]; if (i == 5) ((float*)x)[9] = 1;")
     assert "x[9]" in str(problem)
 
 
-def test_an_illegal_address_is_a_fault_and_the_device_goes_on(device):
-    assert fault(device, "y[i + (1LL << 40)] = x[i];").outcome == "runtime"
-    verify_on_device(device, kernel(), workload())
+def test_an_illegal_address_is_a_fault_and_the_device_goes_on(gpu):
+    assert fault(gpu, "y[i + (1LL << 40)] = x[i];").outcome == "runtime"
+    verify_on_device(gpu, kernel(), workload())
 
 
-def test_a_misaligned_address_is_a_fault(device):
-    assert fault(device, "*(float4*)(y + 1) = make_float4(0, 0, 0, 0);").outcome == "runtime"
+def test_a_misaligned_address_is_a_fault(gpu):
+    assert fault(gpu, "*(float4*)(y + 1) = make_float4(0, 0, 0, 0);").outcome == "runtime"
 
 
-def test_a_kernel_that_hangs_is_stopped(device):
-    assert fault(device, "while (*(volatile float*)y != 3.0f) {} y[i] = x[i];").outcome == "timeout"
-    verify_on_device(device, kernel(), workload())
+def test_a_kernel_that_hangs_is_stopped(gpu):
+    assert fault(gpu, "while (*(volatile float*)y != 3.0f) {} y[i] = x[i];").outcome == "timeout"
+    verify_on_device(gpu, kernel(), workload())
 
 
-def test_too_many_threads_break_the_constraints(device):
-    assert fault(device, BODY, threads=2048).outcome == "constraints"
+def test_too_many_threads_break_the_constraints(gpu):
+    assert fault(gpu, BODY, threads=2048).outcome == "constraints"
 
 
-def test_too_much_shared_memory_breaks_the_constraints(device):
-    assert fault(device, BODY, shared_bytes=1 << 20).outcome == "constraints"
+def test_too_much_shared_memory_breaks_the_constraints(gpu):
+    assert fault(gpu, BODY, shared_bytes=1 << 20).outcome == "constraints"
 
 
-def test_dynamic_shared_memory_over_48_kib_runs(device):
+def test_dynamic_shared_memory_over_48_kib_runs(gpu):
     body = (
         "extern __shared__ float s[]; s[20000] = factor; __syncthreads(); y[i] = s[20000] * x[i];"
     )
-    verify_on_device(device, kernel(body, shared_bytes=96 * 1024), workload())
+    verify_on_device(gpu, kernel(body, shared_bytes=96 * 1024), workload())
 
 
-def test_text_that_does_not_compile_tells_the_line(device):
-    problem = fault(device, "y[i] = nonsense;")
+def test_text_that_does_not_compile_tells_the_line(gpu):
+    problem = fault(gpu, "y[i] = nonsense;")
     assert problem.outcome == "compile"
     assert "nonsense" in str(problem)
 
 
-def test_two_launches_share_a_workspace(device):
+def test_two_launches_share_a_workspace(gpu):
     source = SCALE.replace("scale", "first") % "y[i] = x[i];" + SCALE % "y[i] = factor * x[i];"
     grid, block = (N // 256, 1, 1), (256, 1, 1)
     launches = (
@@ -176,7 +170,7 @@ def test_two_launches_share_a_workspace(device):
         Launch("scale", grid, block, ("space", "y", "factor")),
     )
     space = Tensor("space", (N,), "float32", "workspace")
-    verify_on_device(device, Kernel(source, launches, workspaces=(space,)), workload())
+    verify_on_device(gpu, Kernel(source, launches, workspaces=(space,)), workload())
 
 
 TURNED = """
@@ -190,7 +184,7 @@ extern "C" __global__ void turn(const float* x, float* y, float* space) {
 """
 
 
-def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(device):
+def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(gpu):
     shape = (1 << 14,)
     turned = Contract(
         "turn",
@@ -200,14 +194,14 @@ def test_blocks_wait_for_one_another_at_a_barrier_of_the_grid(device):
     launches = (Launch("turn", (64, 1, 1), (256, 1, 1), ("x", "y", "space")),)
     space = Tensor("space", shape, "float32", "workspace")
     kernel = Kernel(TURNED, launches, workspaces=(space,))
-    measured = Harness(device).measure_kernel(kernel, turned, Subject("t", "turn"))
+    measured = Harness(gpu).measure_kernel(kernel, turned, Subject("t", "turn"))
     assert measured.outcome == "correct", measured.error
 
 
-def test_measured_time_and_energy_are_plausible(device):
-    harness = Harness(device)
+def test_measured_time_and_energy_are_plausible(gpu):
+    harness = Harness(gpu)
     measured = harness.measure_kernel(kernel(), workload(), Subject("test", "scale"))
-    limits = read_limits(device)
+    limits = read_limits(gpu)
     assert measured.outcome == "correct", measured.error
     assert measured.time_ms is not None
     # 8 MiB are moved; no GPU's memory or cache is faster than 40 TB/s
@@ -217,20 +211,20 @@ def test_measured_time_and_energy_are_plausible(device):
     assert "host_gaps" not in measured.validity
 
 
-def test_launches_are_back_to_back(device):
+def test_launches_are_back_to_back(gpu):
     with (
         seeded_arenas(workload(), seed=0) as arenas,
-        device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
+        gpu.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
-        reading = EnergyMeter(device).measure(repeater)
+        reading = EnergyMeter(gpu).measure(repeater)
     busy = sum(t.busy_seconds for t in reading.trials) / sum(t.seconds for t in reading.trials)
     assert busy >= 0.99
 
 
-def test_launches_from_the_host_come_one_after_another(device):
+def test_launches_from_the_host_come_one_after_another(gpu):
     with (
         seeded_arenas(workload(), seed=0) as arenas,
-        device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
+        gpu.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         many, one = repeater.launch(10_000), repeater.launch(1)
     assert many.count == 10_000
@@ -238,9 +232,9 @@ def test_launches_from_the_host_come_one_after_another(device):
     assert 0 < one.gpu_s < many.gpu_s
 
 
-def test_a_cold_cache_makes_a_kernel_slower(device):
+def test_a_cold_cache_makes_a_kernel_slower(gpu):
     found = {
-        state: Harness(device, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))
+        state: Harness(gpu, cache=state).measure_kernel(kernel(), workload(), Subject("t", "s"))
         for state in CACHE_STATES
     }
     hot, cold = found["hot"], found["cold"]
@@ -252,21 +246,19 @@ def test_a_cold_cache_makes_a_kernel_slower(device):
     assert "host_gaps" not in cold.validity
 
 
-def test_sets_of_buffers_take_turns_of_a_graph_each(device):
+def test_sets_of_buffers_take_turns_of_a_graph_each(gpu):
     with seeded_arenas(workload(), seed=0) as arenas:
         for apart, sets in ((False, 1), (True, MAX_PLACEMENTS)):
             job = Job.of(kernel(), workload(), apart=apart)
-            with device.repeat(job, arenas) as repeater:
+            with gpu.repeat(job, arenas) as repeater:
                 repeater.start()
                 timeline = repeater.stop()
             assert timeline.placements == sets
             assert len(set(np.diff(timeline.launches))) == 1
 
 
-def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device):
-    found = [
-        Harness(device).measure_kernel(kernel(), workload(), Subject("t", "s")) for _ in range(3)
-    ]
+def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(gpu):
+    found = [Harness(gpu).measure_kernel(kernel(), workload(), Subject("t", "s")) for _ in range(3)]
     times_ms = [one.time_ms for one in found]
     assert all(one.outcome == "correct" and "foreign_process" not in one.validity for one in found)
     # In one process, what ran before made launches of 2 us up to 16 % longer.
@@ -274,19 +266,19 @@ def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(device):
 
 
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
-def test_integrated_power_agrees_with_the_counter(device, read):
+def test_integrated_power_agrees_with_the_counter(gpu, read):
     counted: list[tuple[float, int]] = []
 
-    def read_with_counter(device: Device) -> float | None:
-        energy_mj = device.nvml.nvmlDeviceGetTotalEnergyConsumption(device.handle)
-        counted.append((device.clock.now_s(), energy_mj))
-        return read(device)
+    def read_with_counter(gpu: Device) -> float | None:
+        energy_mj = gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle)
+        counted.append((gpu.clock.now_s(), energy_mj))
+        return read(gpu)
 
     # In turn they would see another power: a card that warms up draws more.
-    meter = EnergyMeter(device, source=PowerSamples(device, "power", read_with_counter))
+    meter = EnergyMeter(gpu, source=PowerSamples(gpu, "power", read_with_counter))
     with (
         seeded_arenas(workload(), seed=0) as arenas,
-        device.repeat(Job.of(kernel(), workload()), arenas) as repeater,
+        gpu.repeat(Job.of(kernel(), workload()), arenas) as repeater,
     ):
         trials = meter.measure(repeater).trials
     seconds = sum(trial.seconds for trial in trials)
@@ -297,22 +289,17 @@ def test_integrated_power_agrees_with_the_counter(device, read):
     assert joules / seconds == pytest.approx((end_mj - begin_mj) / 1e3 / seconds, rel=0.02)
 
 
-def test_our_own_worker_is_no_stranger(device):
-    measured = Harness(device).measure_kernel(kernel(), workload(), Subject("test", "scale"))
-    assert "foreign_process" not in measured.validity
-
-
-def test_writing_a_power_limit_is_denied(device):
-    before = read_limits(device)
+def test_writing_a_power_limit_is_denied(gpu):
+    before = read_limits(gpu)
     with pytest.raises(WritesDeniedError):
-        Lease(device).set(Setpoint(before.min_w))
-    assert read_limits(device) == before
+        Lease(gpu).set(Setpoint(before.min_w))
+    assert read_limits(gpu) == before
 
 
-def test_numpy_inputs_reach_the_gpu_unchanged(device):
+def test_numpy_inputs_reach_the_gpu_unchanged(gpu):
     copy = kernel("y[i] = x[i];")
     with seeded_arenas(workload(), seed=3) as arenas:
-        device.run_once(Job.of(copy, workload()), arenas)
+        gpu.run_once(Job.of(copy, workload()), arenas)
         assert np.array_equal(arenas["x"].value(), arenas["y"].value())
 
 
@@ -324,7 +311,7 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
   float* own = *(float* volatile*)&chosen;
   bool leave = %s;
   __syncthreads();
-  for (int i = threadIdx.x; i < 65536 && !leave; i += 1024) y[i] = factor * x[i];
+  for (int i = threadIdx.x; i < %d && !leave; i += 1024) y[i] = factor * x[i];
   __syncthreads();
   if (threadIdx.x) return;
   calls = call + 1;
@@ -334,23 +321,20 @@ extern "C" __global__ void scale(const float* x, float* y, float factor) {
 """One block, whose threads all see the calls before theirs, and the buffer of call 2000."""
 
 
-def counting(device: Device, leave: str, cache: CacheState) -> Measurement:
-    """Measured with a kernel that leaves its output alone where the condition holds."""
+def counting_kernel(leave: str, size: int = 65536) -> Kernel:
+    """A kernel that leaves its output alone where the condition holds."""
     launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
-    short = Contract(
-        "short",
-        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
-        double,
-        flops=65536,
-        values=(Scalar("factor", "float32", 2.0),),
-    )
-    kernel = Kernel(COUNTING % leave, (launch,))
-    return Harness(device, cache=cache).measure_kernel(kernel, short, Subject("t", "s"))
+    return Kernel(COUNTING % (leave, size), (launch,))
+
+
+def counting(gpu: Device, leave: str, cache: CacheState) -> Measurement:
+    harness = Harness(gpu, cache=cache)
+    return harness.measure_kernel(counting_kernel(leave), workload(65536), Subject("t", "s"))
 
 
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_a_kernel_that_counts_and_stays_right_is_measured(device, cache):
-    measured = counting(device, "call < 0", cache)
+def test_a_kernel_that_counts_and_stays_right_is_measured(gpu, cache):
+    measured = counting(gpu, "call < 0", cache)
     assert (measured.outcome, measured.measured) == ("correct", True), measured.error
 
 
@@ -366,8 +350,8 @@ def test_a_kernel_that_counts_and_stays_right_is_measured(device, cache):
     ],
     ids=["stops", "stops for one set", "pauses", "looks for NaN", "looks at a sample"],
 )
-def test_a_kernel_that_is_right_only_at_first_has_no_figures(device, leave, cache):
-    measured = counting(device, leave, cache)
+def test_a_kernel_that_is_right_only_at_first_has_no_figures(gpu, leave, cache):
+    measured = counting(gpu, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     assert str(measured.error).startswith("Correct at first, wrong after ")
 
@@ -376,18 +360,20 @@ def test_a_kernel_that_is_right_only_at_first_has_no_figures(device, leave, cach
     "leave",
     ["call % 7 == 6", "call >= 20", "call >= 1000", "call > 100 && call % 31", "call % 31 == 30"],
 )
-def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(device, leave):
-    launch = Launch("scale", (1, 1, 1), (1024, 1, 1), ("x", "y", "factor"))
-    short = Contract(
-        "short",
-        (Tensor("x", (65536,), "float32", "input"), Tensor("y", (65536,), "float32", "output")),
-        double,
-        values=(Scalar("factor", "float32", 2.0),),
-    )
+def test_a_kernel_that_leaves_out_launches_is_found_without_a_measurement(gpu, leave):
     for _ in range(3):  # not by chance
         with pytest.raises(KernelFault, match=r"\d+ of 65536 elements of y ") as raised:
-            verify_on_device(device, Kernel(COUNTING % leave, (launch,)), short)
+            verify_on_device(gpu, counting_kernel(leave), workload(65536))
         assert raised.value.outcome == "correctness"
+
+
+def test_outputs_that_stay_on_the_gpu_are_made_wrong_there(gpu):
+    if gpu.arrays is None:
+        pytest.skip("needs a GPU that takes more than one process")
+    verify_on_device(gpu, counting_kernel("call < 0", LARGE), workload(LARGE))
+    lazy = counting_kernel("y[0] == factor * x[0]", LARGE)
+    with pytest.raises(KernelFault, match=rf"Correct at first, .*\d+ of {LARGE} elements of y "):
+        verify_on_device(gpu, lazy, workload(LARGE))
 
 
 ADDING = """
@@ -407,22 +393,22 @@ SUM = Contract(
 )
 
 
-def adding(device: Device, leave: str, cache: CacheState) -> Measurement:
+def adding(gpu: Device, leave: str, cache: CacheState) -> Measurement:
     """Measured with a kernel that adds to a tensor, but not where the condition holds."""
     kernel = Kernel(ADDING % leave, (Launch("add", (1, 1, 1), (1024, 1, 1), ("x", "y")),))
-    return Harness(device, cache=cache).measure_kernel(kernel, SUM, Subject("t", "s"))
+    return Harness(gpu, cache=cache).measure_kernel(kernel, SUM, Subject("t", "s"))
 
 
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_what_a_kernel_changes_is_restored_before_each_launch(device, cache):
-    measured = adding(device, "false", cache)
+def test_what_a_kernel_changes_is_restored_before_each_launch(gpu, cache):
+    measured = adding(gpu, "false", cache)
     assert (measured.outcome, measured.measured) == ("correct", True), measured.error
 
 
 @pytest.mark.parametrize("leave", ["call % 7 == 6", "call > 2000"])
 @pytest.mark.parametrize("cache", CACHE_STATES)
-def test_a_kernel_that_leaves_out_additions_has_no_figures(device, cache, leave):
-    measured = adding(device, leave, cache)
+def test_a_kernel_that_leaves_out_additions_has_no_figures(gpu, cache, leave):
+    measured = adding(gpu, leave, cache)
     assert (measured.outcome, measured.measured) == ("correctness", False)
     # The seventh launch may be that of a drawing.
     assert re.search(
@@ -439,7 +425,7 @@ extern "C" __global__ void gelu(const float* x, float* y) {
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gelu_is_right_where_its_terms_cancel(device, seed):
+def test_gelu_is_right_where_its_terms_cancel(gpu, seed):
     erf = np.vectorize(math.erf, otypes=[np.float64])
     workload = Contract(
         "gelu",
@@ -447,41 +433,41 @@ def test_gelu_is_right_where_its_terms_cancel(device, seed):
         lambda inputs: {"y": 0.5 * inputs["x"] * (1 + erf(inputs["x"] / math.sqrt(2)))},
     )
     launches = (Launch("gelu", (64, 1, 1), (256, 1, 1), ("x", "y")),)
-    verify_on_device(device, Kernel(GELU % "erff", launches), workload, drawn=seed + 2)
+    verify_on_device(gpu, Kernel(GELU % "erff", launches), workload, drawn=seed + 2)
     with pytest.raises(KernelFault, match=r"of y .* wrong"):
-        verify_on_device(device, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
+        verify_on_device(gpu, Kernel(GELU % "tanhf", launches), workload, drawn=seed + 2)
 
 
-def test_a_light_load_shows_the_clock_of_the_sms(device):
-    with device.light_load() as repeater:
+def test_a_light_load_shows_the_clock_of_the_sms(gpu):
+    with gpu.light_load() as repeater:
         repeater.start()
-        device.clock.sleep_s(1.0)
-        reasons = read_conditions(device).event_reasons
+        gpu.clock.sleep_s(1.0)
+        reasons = read_conditions(gpu).event_reasons
         timeline = repeater.stop()
     assert timeline.clocks is not None
-    assert timeline.clocks.mhz[-1] > 0.5 * supported_clocks(device)[-1]
+    assert timeline.clocks.mhz[-1] > 0.5 * supported_clocks(gpu)[-1]
     assert reasons is None or not reasons & 0x1  # the card does not count as idle
 
 
-def test_no_clock_is_locked_where_writes_are_denied(device):
-    clock_mhz = supported_clocks(device)[0]
+def test_no_clock_is_locked_where_writes_are_denied(gpu):
+    clock_mhz = supported_clocks(gpu)[0]
     with pytest.raises(WritesDeniedError):
-        Lease(device).set(Setpoint(sm_clock_mhz=clock_mhz))
+        Lease(gpu).set(Setpoint(sm_clock_mhz=clock_mhz))
 
 
-def test_a_heater_heats_beside_a_verification_and_leaves_no_process(device, record_property):
-    heater = device.heater()
+def test_a_heater_heats_beside_a_verification_and_leaves_no_process(gpu, record_property):
+    heater = gpu.heater()
     if heater is None:
         pytest.skip("only one process may use this GPU")
-    before = cuda_process_ids(device)
+    before = cuda_process_ids(gpu)
     with heater as repeater:
         repeater.start()
-        verify_on_device(device, kernel(), workload())
-        device.clock.sleep_s(1.0)
-        power_w = power_by_samples_w(device, 0.4)
+        verify_on_device(gpu, kernel(), workload())
+        gpu.clock.sleep_s(1.0)
+        power_w = power_by_samples_w(gpu, 0.4)
         repeater.stop()
-    device.renew()
+    gpu.renew()
     assert power_w is not None
     record_property("heater_w", round(power_w))
-    assert power_w > 0.3 * read_limits(device).current_w
-    assert len(cuda_process_ids(device) - before) <= 1  # this process, if it has a context now
+    assert power_w > 0.3 * read_limits(gpu).current_w
+    assert len(cuda_process_ids(gpu) - before) <= 1  # this process, if it has a context now

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
+from gemm_products import with_longer_rows
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device, verify_timed
 from pytest_gpuenergy.kernels import CudaProgram, Headers, Job
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import cutlass_candidates, find_headers
 from pytest_gpuenergy.tuning import CardResources, card_resources
@@ -24,18 +22,17 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH"),
 ]
 
-SIZES = [(1, 1, 1, 0), (129, 67, 257, 3), (512, 512, 512, 0)]
-"""M, N, K and by how much the leading dimensions exceed the rows."""
+PRODUCTS = [
+    with_longer_rows(Gemm(f"{layout}-{mode}-{sizes[0]}", *sizes, layout, mode), apart)
+    for (sizes, apart), mode, layout in itertools.product(
+        [((129, 67, 257), 3), ((512, 512, 512), 0)], CONV_MODES, LAYOUTS
+    )
+]
+"""Some have longer rows than they need."""
 TRIED = 3
 """Compiled texts of each product, spread over all."""
 DEEP = Gemm("deep", 128, 128, 4096)
 SHARED = Gemm("shared", 512, 512, 512, "nn", "tf32")
-
-
-def product(sizes: tuple[int, int, int, int], layout: Any, mode: Any) -> Gemm:
-    *mnk, more = sizes
-    bare = Gemm("g", *mnk, layout, mode)
-    return replace(bare, lda=bare.lda + more, ldb=bare.ldb + more, ldc=bare.ldc + more)
 
 
 def some(gemm: Gemm, card: CardResources, headers: Headers) -> Sequence[CudaProgram]:
@@ -56,22 +53,17 @@ def headers() -> Headers:
 
 
 @pytest.fixture(scope="module")
-def gpu(headers: Headers) -> Iterator[Device]:
-    with open_device("auto") as device:
-        card = card_resources(device)
-        products = [
-            product(sizes, layout, mode)
-            for sizes, layout, mode in itertools.product(SIZES, LAYOUTS, CONV_MODES)
-        ]
-        device.prepare([one for gemm in products for one in some(gemm, card, headers)])
-        yield device
+def gpu(gpu: Device, headers: Headers, request: pytest.FixtureRequest) -> Device:
+    """The GPU, while the programs that the chosen tests verify are compiled."""
+    params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    products = [one["gemm"] for one in params if one.get("gemm") in PRODUCTS]
+    card = card_resources(gpu)
+    gpu.prepare([one for gemm in products for one in some(gemm, card, headers)])
+    return gpu
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", CONV_MODES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_candidates_are_right(gpu, headers, sizes, mode, layout):
-    gemm = product(sizes, layout, mode)
+@pytest.mark.parametrize("gemm", PRODUCTS, ids=lambda gemm: gemm.name)
+def test_candidates_are_right(gpu, headers, gemm):
     for one in some(gemm, card_resources(gpu), headers):
         verified = verify_on_device(gpu, one, gemm)
         assert verified.max_relative_error <= gemm.error_bound.max_relative, one.label

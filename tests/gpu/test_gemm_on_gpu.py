@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from offered_kernels import verify_offered
 
-from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import Job
-from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import KernelFault, UnavailableError
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.tuners import (
-    CONTENDERS,
     TEMPLATES,
-    ContenderSetup,
-    KernelStore,
     grouped_call,
     rank_kernels,
 )
@@ -28,11 +22,9 @@ from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 pytestmark = pytest.mark.gpu
 
 MODES: Any = ["float32", "3xtf32", "tf32", "float16", "bfloat16"]
-SIZES = [(1, 1, 1), (7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
+SIZES = [(7, 13, 5), (129, 257, 4099), (136, 264, 4104), (512, 384, 1024)]
 LONGER = {(7, 13, 5): 14, (129, 257, 4099): 264, (136, 264, 4104): 272}
 """Leading dimensions of C, where they are not N."""
-OFFERED = 2
-"""Parameters of each template that are tried of each product, which draws them."""
 INSTRUCTIONS = {
     "simt": set(),
     "mma": {"HMMA"},
@@ -40,35 +32,11 @@ INSTRUCTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
-
-
-def check_offered(gpu: Device, gemm: Gemm) -> None:
-    """Verify some of the kernels that each template offers for a product, others for each."""
-    draw = random.Random(repr(gemm))
-    chosen = [
-        one
-        for kind in TEMPLATES.values()
-        if kind.computes(gemm) and kind.suits(card_resources(gpu))
-        for offered in [list(kind.fitting(gemm, card_resources(gpu)))]
-        for one in draw.sample(offered, min(OFFERED, len(offered)))
-    ]
-    assert chosen
-    gpu.prepare([one.kernel(gemm) for one in chosen])
-    for one in chosen:
-        verified = verify_on_device(gpu, one.kernel(gemm), gemm)
-        assert verified.max_relative_error <= gemm.error_bound.max_relative
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_offered_parameters_are_right(gpu, sizes, mode, layout):
-    gemm = Gemm("g", *sizes, layout, mode, ldc=LONGER.get(sizes, 0))
-    check_offered(gpu, gemm)
+    verify_offered(gpu, Gemm("g", *sizes, layout, mode, ldc=LONGER.get(sizes, 0)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -77,7 +45,7 @@ def test_what_lies_between_rows_is_neither_read_nor_written(gpu, mode, layout):
     gemm = Gemm("g", 129, 257, 515, layout, mode)
     lengths = {"lda": gemm.row_of_a, "ldb": gemm.row_of_b, "ldc": gemm.N}
     apart = {name: -(-length // 16) * 16 for name, length in lengths.items()}
-    check_offered(gpu, replace(gemm, **apart))
+    verify_offered(gpu, replace(gemm, **apart))
 
 
 FLOAT8: list[dict[str, Any]] = [
@@ -90,11 +58,10 @@ FLOAT8: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", FLOAT8, ids=str)
-@pytest.mark.parametrize("mode", ["e4m3", "e5m2"])
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize(("mode", "layout"), [("e4m3", "nn"), ("e4m3", "tn"), ("e5m2", "tn")])
 @pytest.mark.parametrize("sizes", [(7, 13, 5), (13, 264, 4112), (129, 257, 4099)], ids=str)
 def test_offered_parameters_multiply_8_bit_numbers(gpu, sizes, layout, mode, options):
-    check_offered(gpu, Gemm("g", *sizes, layout, mode, **options))
+    verify_offered(gpu, Gemm("g", *sizes, layout, mode, **options))
 
 
 ENDS: list[dict[str, Any]] = [
@@ -109,33 +76,18 @@ ENDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", [(129, 257, 515), (136, 264, 4104)], ids=str)
 def test_offered_parameters_apply_an_end(gpu, sizes, mode, end):
-    gemm = Gemm("g", *sizes, "tn", mode, ldc=LONGER.get(sizes, 0), **end)
-    check_offered(gpu, gemm)
+    verify_offered(gpu, Gemm("g", *sizes, "tn", mode, ldc=LONGER.get(sizes, 0), **end))
 
 
 SEVERAL: list[dict[str, Any]] = [{"B": 3}, {"groups": (100, 0, 33, 7, 201, 0)}]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["nn", "tt"])  # each operand is stored both ways
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("sizes", [(341, 257, 515), (341, 264, 520)], ids=str)
 @pytest.mark.parametrize("several", SEVERAL, ids=str)
 def test_offered_parameters_compute_batches_and_groups(gpu, several, sizes, mode, layout):
-    check_offered(gpu, Gemm("g", *sizes, layout, mode, bias=True, **several))
-
-
-@pytest.mark.parametrize("contender", ["triton", "cublas"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mode", ["float32", "tf32", "float16"])
-@pytest.mark.parametrize("several", SEVERAL, ids=str)
-def test_other_contenders_compute_batches_and_groups(
-    gpu, tmp_path, several, mode, layout, contender
-):
-    gemm = Gemm("g", 341, 264, 520, layout, mode, bias=True, **several)
-    with KernelStore() as store:
-        kernel = CONTENDERS[contender](gemm, ContenderSetup(gpu, tmp_path, store))
-    verified = verify_on_device(gpu, kernel, gemm)
-    assert verified.max_relative_error <= gemm.error_bound.max_relative
+    verify_offered(gpu, Gemm("g", *sizes, layout, mode, bias=True, **several))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -148,27 +100,19 @@ def test_cublas_multiplies_all_groups_by_one_call(gpu, mode, layout):
     assert verified.max_relative_error <= gemm.error_bound.max_relative
 
 
-@pytest.mark.parametrize("contender", ["triton", "cublas"])
-@pytest.mark.parametrize("end", [{"bias": True}, {"bias": True, "residual": True}, *ENDS[1:]])
-@pytest.mark.parametrize("mode", ["float32", "bfloat16"])
-def test_other_contenders_apply_an_end(gpu, tmp_path, mode, end, contender):
-    gemm = Gemm("g", 512, 384, 1024, "tn", mode, **end)
-    with KernelStore() as store:
-        bench = ContenderSetup(gpu, tmp_path, store)
-        try:
-            kernel = CONTENDERS[contender](gemm, bench)
-        except UnavailableError as reason:
-            pytest.skip(str(reason))
-    verified = verify_on_device(gpu, kernel, gemm)
-    assert verified.max_relative_error <= gemm.error_bound.max_relative
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("template", INSTRUCTIONS)
-def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, mode):
-    gemm, kind = Gemm("g", 64, 64, 64, "tn", mode), TEMPLATES[template]
-    if not kind.computes(gemm) or not kind.suits(card_resources(gpu)):
-        pytest.skip(f"the template {template} does not compute in mode {mode} here")
+@pytest.mark.parametrize(
+    ("template", "gemm"),
+    [
+        pytest.param(template, gemm, id=f"{template}-{gemm.mode}")
+        for template in INSTRUCTIONS
+        for gemm in (Gemm("g", 64, 64, 64, "tn", mode) for mode in MODES)
+        if TEMPLATES[template].computes(gemm)
+    ],
+)
+def test_machine_code_shows_whether_tensor_cores_are_used(gpu, template, gemm):
+    kind = TEMPLATES[template]
+    if not kind.suits(card_resources(gpu)):
+        pytest.skip(f"the template {template} has no kernels for this card")
     kernel = next(kind.fitting(gemm, card_resources(gpu))).kernel(gemm)
     found = gpu.tensor_core_instructions(Job.of(kernel, gemm))
     assert {name.split(".")[0] for name in found} == INSTRUCTIONS[template]

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from im2col_loads import Im2colLoad, im2col_loads
 
 from pytest_gpuenergy.devices import Device
 from pytest_gpuenergy.engine import verify_on_device
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import Array, Contract, Tensor
 
 pytestmark = pytest.mark.gpu
+OTHERS_EACH_TIME = settings(derandomize=False, database=None)
+"""A card has few runs, so that each of them draws other loads."""
 
 
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    with open_device("auto") as found:
-        assert not found.emulated
-        yield found
-
-
-def verify(device: Device, load: Im2colLoad) -> None:
+def verify(gpu: Device, load: Im2colLoad) -> None:
     def box(inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         return {"y": load.box(inputs["T"])}
 
@@ -39,18 +33,16 @@ def verify(device: Device, load: Im2colLoad) -> None:
         box,
         values=tuple(load.scalars.values()),
     )
-    verify_on_device(device, load.kernel, workload)
+    verify_on_device(gpu, load.kernel, workload)
 
 
-@settings(max_examples=25, deadline=None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(OTHERS_EACH_TIME, max_examples=25)
 @given(load=im2col_loads())
-def test_pixels_of_a_convolution_are_loaded(device, load):
-    verify(device, load)
+def test_pixels_of_a_convolution_are_loaded(gpu, load):
+    verify(gpu, load)
 
 
-@settings(max_examples=10, deadline=None, database=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
+@settings(OTHERS_EACH_TIME, max_examples=10)
 @given(load=im2col_loads(on_stride=False))
-def test_a_load_may_begin_anywhere_in_the_bounding_box(device, load):
-    verify(device, load)
+def test_a_load_may_begin_anywhere_in_the_bounding_box(gpu, load):
+    verify(gpu, load)

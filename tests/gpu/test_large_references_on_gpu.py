@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from pytest_gpuenergy.devices import Device, DeviceArrays
 from pytest_gpuenergy.engine import Drawing, case_of, compare, references
-from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.workloads import (
     NUMPY,
     Allowance,
@@ -52,12 +50,6 @@ WORKLOADS = (
 
 def named(workload: Workload) -> str:
     return f"{workload.name}-{workload.outputs[0].dtype}"
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 @pytest.fixture

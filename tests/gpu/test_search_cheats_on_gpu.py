@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from cheat_candidates import FOLDER, RIGHT_BUT_READS, SPEC, WHOLE_BLOCKS, candidate
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import CudaDevice, Device
-from pytest_gpuenergy.opening import open_device
+from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.search import SearchBench
 from pytest_gpuenergy.search.validation import variant_refusals
@@ -19,12 +16,6 @@ pytestmark = pytest.mark.gpu
 CHEATS = sorted(
     {path.stem for path in FOLDER.glob("*.cu")} - {"honest", "knows_the_seed", RIGHT_BUT_READS}
 )
-
-
-@pytest.fixture(scope="module")
-def gpu() -> Iterator[Device]:
-    with open_device("auto") as device:
-        yield device
 
 
 @pytest.fixture
@@ -59,6 +50,6 @@ def test_one_that_recognizes_its_output_is_found_by_its_text(gpu):
 
 
 @pytest.mark.usefixtures("text_unseen")
-def test_and_by_that_alone(gpu):
+def test_it_would_be_accepted_if_its_text_were_not_looked_at(gpu):
     found = SearchBench(replace(SPEC, sizes=WHOLE_BLOCKS), gpu, Metric.TIME)
     assert found.evaluate(candidate(RIGHT_BUT_READS)).outcome == "correct"

@@ -234,7 +234,7 @@ def test_an_export_is_built_for_the_architecture_that_is_named(tmp_path):
     assert "set(CMAKE_CUDA_ARCHITECTURES 80)" in lines[1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough  # as on a GPU, in test_exported_program_on_gpu.py
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_an_export_with_all_that_a_launch_may_need_compiles_with_nvcc(tmp_path):
     product = Gemm("tiny", 60, 50, 300, "nt", "3xtf32", lda=64, ldb=56)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from exported_programs import build_exported, run_program
-from points import each_once
+from points import each_once, nightly
 
 from pytest_gpuenergy.kernels import Kernel, Launch, RankedKernel, export_kernels
 from pytest_gpuenergy.workloads import Conv2d, Gemm, Tensor
@@ -125,7 +125,7 @@ LAYOUTS = {
     ("layout", "mode", "bias", "relu"),
     [
         ("nhwc", "float16", True, True),
-        ("nhwc", "3xtf32", False, False),
+        pytest.param("nhwc", "3xtf32", False, False, marks=pytest.mark.thorough),
         ("nchw", "tf32", True, True),
     ],
 )
@@ -211,7 +211,7 @@ ENDS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("name", nightly(ENDS, ["silu-residual", "bias-relu"]))
 def test_the_end_of_a_product_is_computed(tmp_path, name):
     end, text = ENDS[name]
     gemm = Gemm("tiny", 3, 70, 12, ldc=73, **end)

@@ -17,6 +17,7 @@ from pytest_gpuenergy.replay import (
     GRAPH,
     LAYERS,
     Account,
+    GraphCalls,
     UniqueCall,
     account_for_step,
     call_settings,
@@ -360,7 +361,13 @@ class TestWindows:
         plain = replace(measurement(time_ms, energy_mj), workload=workload, kernel=kernel)
         return replace(plain, **changes)
 
-    def account(self, window: Measurement, level: str = GRAPH, **whole: object) -> Account:
+    def account(
+        self,
+        window: Measurement,
+        level: str = GRAPH,
+        calls: tuple[UniqueCall, ...] = CALLS,
+        **whole: object,
+    ) -> Account:
         kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
         measured = {
             "a": measurement(1.0, 100.0, kernel=kernel),
@@ -368,7 +375,7 @@ class TestWindows:
             "step0-window0": window,
         }
         of_step = replace(self.WHOLE, **whole)
-        return account_for_step(0, level, of_step, self.CALLS, measured, 50.0, 1)
+        return account_for_step(0, level, of_step, calls, measured, 50.0, 1)
 
     @pytest.mark.parametrize("level", [GRAPH, LAYERS])
     def test_what_they_take_more_than_alone_is_a_term(self, level):
@@ -410,8 +417,47 @@ class TestWindows:
         slower = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1300.0)
         assert self.account(slower, **of_step).neighbours_ms == 0.0
 
+    def layer(self, *, is_limited: bool) -> Account:
+        """Of layers with the calls ``a b``, as a whole and as a part, a of which is held back."""
+        details: dict[str, str | int | float] = {"gpu_us": 10.0}
+        kernel = KernelInfo("call", "", "replay", details=details)
+        part, clocks = self.window(3.5, 420.0), {"effective_sm_clock_mhz": 1300.0}
+        parameters = part.workload.parameters | {"replays": "step0-layer0", "layer": 1}
+        workload = WorkloadInfo("model", parameters, 0, 0)
+        held_back = {"cap_binding": True, **clocks}
+        measured = {
+            "step0-window0": part,
+            "step0-layer0": replace(self.window(3.0, 450.0), workload=workload, **held_back),
+            "a": measurement(1.0, 100.0, kernel=kernel, **held_back),
+            "a-spaced": measurement(0.9, 110.0, workload=WorkloadInfo("model", {"gaps": 1}, 0, 0)),
+            "gap": measurement(0.1, 1.0),
+            "b": measurement(2.0, 300.0, kernel=kernel),
+        }
+        whole = replace(self.WHOLE, cap_binding=is_limited, effective_sm_clock_mhz=1500.0)
+        return account_for_step(0, GRAPH, whole, self.CALLS, measured, 50.0, 1)
+
+    def test_under_the_limit_whole_layers_count_and_no_clocks(self):
+        found = self.layer(is_limited=True)
+        assert (found.windows, found.clocks_mj, found.spaced) == (("step0-layer0",), 0.0, ())
+        assert (found.neighbours_ms, found.neighbours_mj) == (0.0, 2 * (450.0 - 400.0))
+
+    def test_without_the_limit_a_layer_that_it_holds_back_does_not_count(self):
+        found = self.layer(is_limited=False)
+        assert (found.windows, found.spaced) == (("step0-window0",), ("a",))
+
     def test_windows_tell_nothing_of_what_the_host_launches(self):
-        assert self.account(self.window(3.5, 420.0), EAGER).windows == ()
+        found = self.account(self.window(3.5, 420.0), EAGER)
+        assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
+
+    def test_the_gpu_time_of_windows_counts_for_the_host_too(self):
+        found = self.account(self.window(3.5, 420.0, cap_binding=True), EAGER)
+        assert found.neighbours_gpu_ms == pytest.approx(2 * 0.003)
+
+    def test_windows_of_calls_that_the_host_does_not_make_tell_it_nothing(self):
+        in_graph = GraphCalls({0: 3}, {0: 3}, (0,))
+        calls = (replace(call("a", {0: 1}), graph=in_graph), call("b", {0: 2}))
+        found = self.account(self.window(3.5, 420.0), EAGER, calls=calls)
+        assert found.neighbours_gpu_ms == 0.0
 
 
 class TestVicunaOnAnH200:
@@ -540,3 +586,8 @@ def test_a_minor_call_that_is_measured_with_others_too_is_measured_shortly():
     found = call_settings(CALLS_BY_SHARE, [0, 1], ["minor", "large"])
     assert found["minor"] == found["slight"]
     assert "large" not in found
+
+
+def test_a_slight_call_that_is_measured_with_others_briefly_is_as_a_trifle():
+    found = call_settings(CALLS_BY_SHARE, [0, 1], ["slight", "minor"], brief=True)
+    assert found["slight"] == found["elsewhere"] != found["minor"]

@@ -113,6 +113,17 @@ def test_the_copy_of_a_bias_is_no_matrix_product():
 
 
 @pytest.mark.parametrize(
+    "shape",
+    [[-8, 32], [2**70, 32], [8.5, 32], [None, 32], ["8", 32], [True, 32], "8x32"],
+    ids=str,
+)
+def test_a_product_of_what_has_no_size_is_of_no_tier(shape):
+    dims = [[64], shape, [32, 64], [], []]
+    written = [operator("aten::addmm", 0.0, 9.0, **(ADDMM | {"Input Dims": dims}))]
+    assert signature([*written, *launch(GEMM, 1, 20, 1)]).tier is None
+
+
+@pytest.mark.parametrize(
     ("name", "category"),
     [
         ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "product"),
@@ -192,7 +203,7 @@ def test_a_trace_of_the_host_alone_is_refused(tmp_path):
         extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])
 
 
-@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "NaN", "Infinity", "-Infinity"])
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "NaN", "Infinity", "1e999", "-2.5E+0400"])
 def test_a_number_that_json_does_not_have_costs_only_itself(tmp_path, word):
     written = [*layer(), operator('aten::"nan, inf', 90.0, 1.0, note="NUMBER")]
     path = write(tmp_path / "trace.json", written)

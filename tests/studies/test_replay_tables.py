@@ -18,6 +18,7 @@ def test_each_step_has_a_line(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 6
     assert "| bloom-560m | decode step 1 | graph | 557.7 ±6.4 | 533.4 ±5.3 | -4.9 | " in lines[5]
+    assert lines[5].endswith(" | -0.4% | 2.239 |")
 
 
 def test_figures_of_several_gpus_are_added_up(capsys):
@@ -30,6 +31,16 @@ def test_figures_of_several_gpus_are_added_up(capsys):
     assert cells[1] == "bloom-560m on 2 GPUs"
     assert float(cells[4].split()[0]) == round(sum(one["energy_mj"] for one in parts))
     assert float(cells[9]) == round(sum(one["links_mj"] for one in parts))
+
+
+def test_bars_end_at_what_was_predicted_though_terms_are_negative():
+    path = RESULTS / "nvidia-h200-2026-11-29/replay-pythia-410m-8x512.json"
+    report = replay_tables.load(path)
+    prefill, _ = replay_tables.plot(list(replay_tables.steps_of(report)))["vconcat"]
+    (graph,) = [one for one in report.accounts if (one.step, one.level) == (0, "graph")]
+    assert graph.neighbours_mj < 0
+    joules = sum(one["joules"] for one in prefill["layer"][0]["data"]["values"])
+    assert joules == pytest.approx(graph.predicted_mj / 1e3)
 
 
 def test_the_plot_stacks_what_was_predicted(tmp_path):

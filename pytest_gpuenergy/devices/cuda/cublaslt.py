@@ -38,6 +38,8 @@ one for each row of A or column of B, and one for 128 elements along K or for 12
 _ADDED_IN_FLOAT32 = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE. Other schemes round the parts of a split sum to the type
 of the matrices, so that the result is rounded more than once."""
+_NOT_SPLIT = 0
+"""CUBLASLT_REDUCTION_SCHEME_NONE, as a mask."""
 _EPILOGUES = {"none": 0, "relu": 2, "gelu_tanh": 32}  # cublasLtEpilogue_t
 _WITH_BIAS = 4  # CUBLASLT_EPILOGUE_BIAS, which is added to these numbers
 _POINTERS = {
@@ -219,7 +221,8 @@ def offered_algorithms(call: LibraryCall, io: IoContract) -> tuple[LibraryCall, 
 
     The first of these calls has the first algorithm for each of several groups, and so on; a group
     with fewer algorithms keeps its last one. For float32 matrices that are multiplied in float32,
-    algorithms that use tensor cores are left out.
+    algorithms that use tensor cores are left out, and for 16-bit results to which a bias is added,
+    those that split sums.
 
     Raises:
         KernelFault: cuBLASLt cannot be used, or offers no algorithm.
@@ -247,7 +250,7 @@ def _heuristic_results(call: LibraryCall, io: IoContract, part: _LibraryPart) ->
     attributes = library.MatmulPreferenceAttribute
     preferred = {
         attributes.MAX_WORKSPACE_BYTES: np.uint64(_tensor(call, io, "workspace").nbytes),
-        attributes.REDUCTION_SCHEME_MASK: np.uint32(_ADDED_IN_FLOAT32),
+        attributes.REDUCTION_SCHEME_MASK: np.uint32(_reduction_schemes(call, io)),
     }
     if any(part.offsets.values()):  # cuBLASLt's A is our B
         for name, parameter in {"A": "b", "B": "a", "C": "c", "D": "c"}.items():
@@ -285,6 +288,17 @@ def _heuristic_results(call: LibraryCall, io: IoContract, part: _LibraryPart) ->
     if not usable:
         raise KernelFault("constraints", f"cuBLASLt offers no algorithm for {io.name}.")
     return usable
+
+
+def _reduction_schemes(call: LibraryCall, io: IoContract) -> int:
+    """Return the mask of the schemes by which an algorithm may add the parts of split sums.
+
+    cuBLASLt 13 rounds a split sum to the type of C before it adds the bias, so that 16-bit results
+    are rounded twice: a quarter of all elements are off by more than half a unit in the last place.
+    """
+    follows = "bias" in call.tensors or call.all_options["activation"] not in ("none", "relu")
+    is_rounded = _tensor(call, io, "c").dtype != "float32"
+    return _NOT_SPLIT if follows and is_rounded else _ADDED_IN_FLOAT32
 
 
 def _with_algorithms(call: LibraryCall, results: list[Any]) -> LibraryCall:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from pytest_gpuenergy.devices.cuda.machine_code import (
 from pytest_gpuenergy.devices.cuda.nvcc import find_nvcc
 from pytest_gpuenergy.devices.device import (
     HEAT_JOB,
+    SINGLES,
     Device,
     Heater,
     KernelRepeater,
@@ -285,12 +287,15 @@ class CudaDevice(Device):
                 found[name] = getattr(nvml, function)()
         if (cuda := found.get("cuda_driver")) is not None:
             found["cuda_driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        versions: dict[str, str] = self._call(60.0, "describe")
-        return {
-            **{name: printable_text(version) for name, version in found.items()},
-            **self._compilers.versions,
-            **versions,
-        }
+        # Two processes tell the rest, which may both have to import CuPy first.
+        with ThreadPoolExecutor(1) as pool:
+            compilers = pool.submit(lambda: self._compilers.versions)
+            versions: dict[str, str] = self._call(60.0, "describe")
+            return {
+                **{name: printable_text(version) for name, version in found.items()},
+                **compilers.result(),
+                **versions,
+            }
 
     def close(self) -> None:
         self._worker.kill()
@@ -358,14 +363,15 @@ class CudaDevice(Device):
         finally:
             self._with_context = self._worker.pid
 
-    def _relaunched(self, timeout_s: float, once: bool) -> Iterator[int]:
-        """Relaunch in the worker, see `Relaunching.relaunch`."""
+    def _relaunched(self, timeout_s: float, once: bool, number: int = 0) -> Iterator[int]:
+        """Relaunch in the worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
         turns: int = self._call(timeout_s, "begin_relaunch", self._array_kernels)
-        for turn in range(turns):
+        share = SINGLES if once and turns >= SINGLES else 1
+        for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.
             launches, results = self._call(timeout_s, "relaunch", turn, once)
-            for number in range(results):
-                self._call(timeout_s, "fetch", number)
+            for result in range(results):
+                self._call(timeout_s, "fetch", result)
                 yield launches
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
@@ -444,9 +450,11 @@ class _WorkerRepeater(_RemoteRepeater):
     def __init__(self, device: CudaDevice, timeout_s: float) -> None:
         self._device = device
         self._timeout_s = timeout_s
+        self._singles = 0
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
-        yield from self._device._relaunched(self._timeout_s, once)
+        number, self._singles = self._singles, self._singles + once
+        yield from self._device._relaunched(self._timeout_s, once, number)
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)

@@ -24,7 +24,7 @@ _LIBRARY = "libcudnn.so.9"
 _MAX_ALGORITHMS = 128
 """The largest number of algorithms that are offered."""
 _ALIGNMENT_BYTES = 16
-"""What the addresses of all tensors are a multiple of."""
+"""The alignment of all tensors, in bytes."""
 
 # Values of cudnnBackendAttributeType_t, and the types in C of such values.
 _HANDLE, _DATA_TYPE, _BOOLEAN, _INT64, _FLOAT, _POINTER = 0, 1, 2, 3, 4, 6
@@ -121,9 +121,9 @@ _NOTES = (
     "winograd_13x13",
     "strict_nan",
 )
-"""What cuDNN notes of an engine's numbers (``cudnnBackendNumericalNote_t``)."""
+"""cuDNN's notes on an engine's arithmetic (``cudnnBackendNumericalNote_t``)."""
 _INEXACT = frozenset({"down_convert_inputs", "reduced_precision_reduction"})
-"""What no mode allows: elements rounded to a smaller type, or sums in one."""
+"""The notes that no mode allows: elements are rounded to a smaller type, or added in one."""
 _ENGINE = re.compile(r"eng(\d+)((?:_k\d+=-?\d+)*)", re.ASCII)
 _MAX_KNOBS = 64
 """More than an engine has."""

@@ -87,6 +87,7 @@ class CudaRelaunch:
         self._math = KernelMath(None)
         self._outputs: BufferSet = {}
         self._first: Result | None = None
+        self._first_set: BufferSet = {}
         self._results: list[Result] = []
 
     def begin(self, math: KernelMath) -> int:
@@ -143,9 +144,11 @@ class CudaRelaunch:
         self._results = []
         for buffer_set in sets:
             self._buffers.check_workspaces(buffer_set)
+            if self._equals_first(buffer_set):
+                continue
             result = self._buffers.read(buffer_set)
             if self._first is None:
-                self._first = result
+                self._first, self._first_set = result, buffer_set
             elif not self._buffers.in_place and all(
                 # Words are compared faster than bytes; an image's length is a multiple of 256.
                 np.array_equal(image.view(np.uint64), self._first[name].view(np.uint64))
@@ -154,6 +157,14 @@ class CudaRelaunch:
                 continue
             self._results.append(result)
         return self._repeater.launches, len(self._results)
+
+    def _equals_first(self, buffer_set: BufferSet) -> bool:
+        """Return whether a set is known to hold the first result, without a copy to the host."""
+        if self._first is None or self._buffers.in_place or not self._math.is_loaded:
+            return False
+        return all(
+            self._math.same_bytes(buffer_set[name], self._first_set[name]) for name in self._first
+        )
 
     def fetch(self, number: int) -> None:
         """Write a result of the last `relaunch` to the arenas."""

@@ -239,10 +239,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
     """Return the contenders of ``--contenders`` in a kind of workload, by default all.
 
-    That of CUTLASS's profiler takes part only if ``--cutlass-profiler`` is given.
+    The contender of CUTLASS's profiler takes part only with ``--cutlass-profiler``.
 
     Raises:
-        InputError: a name is of no contender in any kind, or none is of one in this kind.
+        InputError: there is no contender of a given name, or no given contender computes this kind.
     """
     known = tuners.CONTENDERS_IN[kind]
     left_out = () if config.getoption("--cutlass-profiler") else (tuners.CUTLASS_PROFILER,)

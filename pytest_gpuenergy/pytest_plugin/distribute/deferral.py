@@ -31,7 +31,7 @@ from pytest_gpuenergy.workloads import Workload
 Seen = dict[tuple[str, str], dict[int, int]]
 """A number for each value of each parameter of each test, by the value's ``id``."""
 _PROCESS_END_S = 5.0
-"""How long the processes of a worker that was lost may take to end."""
+"""The longest time in which the processes of a lost worker end."""
 
 
 def item_group(item: pytest.Item, seen: Seen) -> str | None:

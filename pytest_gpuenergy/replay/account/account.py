@@ -12,6 +12,9 @@ another are also measured as one, a window, in which each takes what those befor
 
     neighbours = sum over windows of n (E(window) - sum over its calls of E(call))
 
+Where the power limit slows the step down, a window is a whole layer, since calls that draw little
+leave to the others what they do not take; no other term has these clocks then.
+
 Links between GPUs, which exchanges wake up, take power until long after them:
 
     P(links) = (E(exchange and gaps) - E(exchange)) / (t(both) - t(exchange)) - P(gap)
@@ -48,6 +51,8 @@ GPU_US = "gpu_us"
 WINDOW_STEP, WINDOW_CALLS, WINDOW_COUNT = "step", "calls", "count"
 """The parameters of a window's workload: its step, the ids of its calls in their order, separated
 by spaces, and how often the step makes them so."""
+WINDOW_LAYER = "layer"
+"""The parameter of a window that has all calls of a layer, which is 1."""
 _SAME_CLOCK = 0.98
 """The least clock of a window, relative to its step's, at which the power limit has not slowed the
 window down more than the step: clocks of the same load scatter by about a percent."""
@@ -93,9 +98,15 @@ def gaps_key(step: int) -> str:
     return f"{step_key(step, GRAPH)}-gaps"
 
 
-def window_key(step: int, number: int) -> str:
+def window_key(step: int, number: int, *, is_layer: bool = False) -> str:
     """Return the key of successive calls that are measured together, see `Account`."""
-    return f"step{step}-window{number}"
+    return f"step{step}-{'layer' if is_layer else 'window'}{number}"
+
+
+def is_layer_window(found: Measurement, step: int) -> bool:
+    """Return whether all calls of a layer of a step were measured together."""
+    of_window = found.workload.parameters
+    return of_window.get(WINDOW_STEP) == step and bool(of_window.get(WINDOW_LAYER))
 
 
 def restores_key(key: str) -> str:
@@ -379,7 +390,7 @@ class Account(Struct, frozen=True):
         neighbours_mj: What they take more energy.
         neighbours_mj_half_width: The half width of the 95 % interval of ``neighbours_mj``.
         neighbours_gpu_ms: What they take more GPU time by the profiler; it counts in
-            ``time_error``.
+            ``time_error``, also where the host launches.
         windows: The keys of the windows that were measured, each of which has calls of a layer.
         predicted_mj_half_width: The half width of the 95 % interval of ``predicted_mj``. The errors
             of all measurements add up in it, each once: those of calls alone count where a call
@@ -469,33 +480,42 @@ def neighbours(
     level: str,
     whole: Measurement,
     alone: Mapping[str, CallFigures],
+    counts: Mapping[str, int],
     measured: Mapping[str, Measurement],
 ) -> Neighbours:
     """Return what calls of a step take more with their neighbours than alone.
 
     A window counts only if all its calls were measured alone, and if the power limit did not slow
-    it down more than the step.
+    it down more than the step, unless it is a whole layer. Each call counts in one window, the
+    longest. Where the host launches, only the GPU time of those windows counts whose calls the host
+    makes, too: what the caches hold is alike there, but not what the GPU does between the calls.
 
     Args:
         step: The number of the step.
-        level: The level of the step, see `Account`. Windows have calls of layers in a graph.
+        level: The level of the step, see `Account`.
         whole: The measurement of the step.
         alone: The figures of the step's calls alone, by id.
+        counts: How often the step makes each of these calls.
         measured: All measurements by their keys.
     """
     more_ms, more_mj, half_width, together_mj, gpu_us = 0.0, 0.0, 0.0, 0.0, 0.0
     covered: Counter[str] = Counter()
     windows = []
-    for key, found in measured.items() if level in (GRAPH, LAYERS) else ():
+    for key, found in _longest_first(measured) if level in (GRAPH, LAYERS, EAGER) else ():
         of_window = found.workload.parameters
         count = of_window.get(WINDOW_COUNT)
         if of_window.get(WINDOW_STEP) != step or not isinstance(count, int):
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
+        of_ids = Counter(ids)
+        if any(covered[call] + count * of_ids[call] > counts.get(call, 0) for call in of_ids):
+            continue
         together = figures_of(found, measured, whole.temperature_c)
         if together is None or any(call not in alone for call in ids):
             continue
-        if is_held_back(found, whole) and not _has_clock_of(whole, found):
+        is_slower = is_held_back(found, whole) and not _has_clock_of(whole, found)
+        of_limit = whole.cap_binding and is_layer_window(found, step)
+        if is_slower and not of_limit and level != EAGER:
             continue
         apart = [alone[call] for call in ids]
         more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
@@ -509,9 +529,21 @@ def neighbours(
         for call in ids:
             covered[call] += count
         windows.append(key)
+    if level == EAGER:
+        return Neighbours(0.0, 0.0, 0.0, gpu_us / 1e3, (), {}, 0.0)
     return Neighbours(
         more_ms, more_mj, half_width, gpu_us / 1e3, tuple(windows), covered, together_mj
     )
+
+
+def _longest_first(measured: Mapping[str, Measurement]) -> list[tuple[str, Measurement]]:
+    """Return the measurements with their keys, windows of the most calls and layers first."""
+
+    def order(pair: tuple[str, Measurement]) -> tuple[int, bool]:
+        of_window = pair[1].workload.parameters
+        return -len(str(of_window.get(WINDOW_CALLS, "")).split()), WINDOW_LAYER not in of_window
+
+    return sorted(measured.items(), key=order)
 
 
 def account_for_step(
@@ -544,6 +576,9 @@ def account_for_step(
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
     figures: dict[str, CallFigures] = {}
+    in_layers = bool(whole.cap_binding and level in (GRAPH, LAYERS)) and any(
+        is_layer_window(found, step) and found.measured for found in measured.values()
+    )
     for call in calls:
         count = calls_at(call, step, level, modules)
         if not count:
@@ -557,7 +592,7 @@ def account_for_step(
         alone = figures_alone
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         alone_half_width += count * alone.half_width_mj
-        if is_held_back(found, whole):
+        if is_held_back(found, whole) and not in_layers:
             apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
             if apart is not None:
@@ -587,7 +622,8 @@ def account_for_step(
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
     kernels_ms = sum(part.time_ms for part in parts) - clocks_ms
     predicted_kernels_mj = sum(part.energy_mj for part in parts)
-    beside = neighbours(step, level, whole, figures, measured)
+    counts = {part.call: part.calls for part in parts}
+    beside = neighbours(step, level, whole, figures, counts, measured)
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
     gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms

@@ -1,8 +1,8 @@
 """Reads unique kernels without their trace: from our own file, or from that of an older tool.
 
-The older tool's form is not published. So each field is understood by several names, whatever
-their case, blanks and underscores, and its value in any of the forms that tools write. A value that
-is missing or not understood is None.
+The older tool's form is not published. Therefore each field may have any of several names, in which
+case, blanks and underscores do not matter, and its value any of the forms that tools write. A value
+that is missing or not understood is None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.replay.extract.trace import PHASES, CalledOperator, Sizes, Work
+from pytest_gpuenergy.replay.extract.trace import (
+    PHASES,
+    CalledOperator,
+    Sizes,
+    Work,
+    with_nulls,
+)
 from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
 from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
 
@@ -147,7 +153,7 @@ def read_list(path: Path) -> tuple[list[UniqueKernel], list[str]]:
         if not line.strip():
             continue
         try:
-            kernel, fields = _kernel(decode(line, dict[str, Any], "it"))
+            kernel, fields = _kernel(_fields(line))
         except FormError as error:
             raise InputError(f"Line {number} of {path} is not a kernel: {error}.") from None
         for name in fields:
@@ -169,6 +175,14 @@ def read_list(path: Path) -> tuple[list[UniqueKernel], list[str]]:
         for name, numbers in unread.items()
     ]
     return sorted(found.values(), key=lambda kernel: (-kernel.total_us, kernel.id)), notes
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    """Return the fields of a line, None for numbers that JSON does not have."""
+    try:
+        return decode(line, dict[str, Any], "it")
+    except FormError:
+        return decode(with_nulls(line), dict[str, Any], "it")
 
 
 def _kernel(line: Mapping[str, Any]) -> tuple[UniqueKernel, list[str]]:

@@ -72,7 +72,7 @@ _OTHERS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("einsum", "tensordot"), "the products that it consists of are not recorded"),
 }
-"""Why operators that compute matrix products, but name no A and B, have none."""
+"""The reason, by operator, why no product is known although the operator computes one."""
 
 _ATTENTION = "scaled_dot_product"
 _MODES: Mapping[str, Mode] = {
@@ -106,8 +106,8 @@ class Storage(NamedTuple):
 def matrix_storage(rows: int, columns: int, row_stride: int, column_stride: int) -> Storage:
     """Return how a product reads a matrix with these strides in elements.
 
-    A matrix of which neither rows nor columns are consecutive, or of which they overlap, is copied
-    to consecutive rows first.
+    If neither the rows nor the columns are consecutive in memory, or if they overlap, the product
+    first copies the matrix to consecutive rows.
     """
     own_rows = (column_stride == 1 or columns == 1) and (rows == 1 or row_stride >= columns)
     transposed = (row_stride == 1 or rows == 1) and (columns == 1 or column_stride >= rows)

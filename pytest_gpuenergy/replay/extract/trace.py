@@ -22,7 +22,6 @@ from msgspec import Struct, field
 from pytest_gpuenergy.support import (
     FormError,
     InputError,
-    NotJsonError,
     ReportError,
     decode,
     is_file,
@@ -38,9 +37,12 @@ _LONGEST_US = 1e17
 """The largest plausible time in a trace, in microseconds: about three thousand years."""
 
 _NO_NUMBER = re.compile(
-    rb'(?P<text>"(?:[^"\\]|\\.)*")|[-+]?\b(?:inf(?:inity)?|nan)\b', re.IGNORECASE | re.DOTALL
+    rb'(?P<text>"(?:[^"\\]|\\.)*")'
+    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
+    re.IGNORECASE | re.DOTALL,
 )
-"""A string, which is kept, or a number that profilers print although JSON has no such number."""
+"""A string, which is kept; or a number that tools print although JSON has no such number, or that
+is larger than any float."""
 
 _EXACT_US = 1e13
 """The longest time in microseconds of which a float still has the nanoseconds."""
@@ -61,7 +63,7 @@ class Event(Struct, frozen=True, gc=False):
         name: The name of the kernel, operator or annotation.
         ts: The begin, in microseconds.
         dur: The duration, in microseconds.
-        pid: The process.
+        pid: The process, as the tool that wrote the trace names it.
         tid: The thread of the process, or the stream of a GPU.
         args: Everything else that the profiler has recorded.
     """
@@ -71,8 +73,8 @@ class Event(Struct, frozen=True, gc=False):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
-    pid: int | str | None = None
-    tid: int | str | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
     args: dict[str, Any] | None = None
 
     @property
@@ -154,8 +156,8 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     try:
         try:
             events = _decoded(content, list[Event], _TraceDocument[Event])
-        except NotJsonError:
-            whole = _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
+        except FormError:
+            whole = with_nulls(content)
             if whole == content:
                 raise
             content = whole
@@ -191,6 +193,11 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             for ts, event in zip(exact, lasting, strict=True)
         ]
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+
+
+def with_nulls(content: bytes) -> bytes:
+    """Return JSON with null in place of each `_NO_NUMBER`, which would spoil the whole file."""
+    return _NO_NUMBER.sub(lambda found: found["text"] or b"null", content)
 
 
 def _decoded(

@@ -119,13 +119,15 @@ _PRODUCTS = frozenset(
 )
 _OF_ROCM = re.compile(r"^Cijk_|rocblas|hipblas|tensile", re.IGNORECASE)
 """The names of kernels of ROCm's libraries for matrix products."""
+_LARGEST = 1 << 63
+"""The least number that is no size of a tensor, which has 64 bits with a sign."""
 TIERS = {
     1: "copies and sets, by the CUDA runtime",
     2: "matrix products, by cuBLASLt",
     3: "other operators, called again with their arguments",
     4: "Triton kernels, launched as kernels",
 }
-"""How a kernel is replayed, by its tier."""
+"""The way in which a kernel is replayed, by its tier."""
 
 
 class Signature(Struct, frozen=True):
@@ -166,6 +168,8 @@ def replay_signature(kernel: UniqueKernel) -> Signature:
         del recipe["name"]
         if operator.shapes is None or operator.dtypes is None:
             missing = "its operator's arguments were not recorded: profile with record_shapes=True"
+        elif not isinstance(operator.shapes, list) or not _are_sizes(operator.shapes):
+            missing = "the shapes of its operator's arguments are no sizes of tensors"
         elif not _alike(operator.shapes, operator.strides):
             missing = "the strides of its operator's arguments were not recorded"
         if (
@@ -177,6 +181,13 @@ def replay_signature(kernel: UniqueKernel) -> Signature:
         else:
             tier = 4 if "triton" in f"{kernel.name} {operator.name}".lower() else 3
     return Signature(kernel.id, category, None if missing else tier, recipe, missing)
+
+
+def _are_sizes(shapes: Any) -> bool:
+    """Return whether nested lists have nothing but sizes."""
+    if isinstance(shapes, list):
+        return all(map(_are_sizes, shapes))
+    return type(shapes) is int and 0 <= shapes < _LARGEST
 
 
 def _alike(shapes: Any, strides: Any) -> bool:

@@ -2,7 +2,8 @@
 
 A call after others takes more or less time and energy than after its like, which the account calls
 neighbours. A window repeats in each layer of the same form; the calls of a layer are divided evenly
-among its windows.
+among its windows. Under a power limit, calls that draw little leave to others what they do not
+take, so that the mix of calls counts: there, a whole layer is one window.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
 _LONGEST = 16
 """The largest number of calls in a window, about a third of a layer of a language model."""
+_LONGEST_LAYER = 512
+"""The largest number of calls of a layer that is one window; loops over tokens have more."""
 _MOST = 6
 """The largest number of windows of a step; each takes as long to measure as a call."""
 
@@ -29,12 +33,19 @@ class CallWindow:
         number: Its number among the windows of the step.
         calls: The ids of the calls, in order.
         numbers: The numbers of the calls in each layer that makes them.
+        is_layer: Whether these are all calls of a layer.
     """
 
     step: int
     number: int
     calls: tuple[str, ...]
     numbers: Sequence[Sequence[int]]
+    is_layer: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the window's measurement."""
+        return window_key(self.step, self.number, is_layer=self.is_layer)
 
 
 def choose_windows(
@@ -43,7 +54,9 @@ def choose_windows(
     calls: Mapping[str, UniqueCall],
     steps: Sequence[int],
 ) -> list[CallWindow]:
-    """Return the windows of each step, those with most GPU time if there are many.
+    """Return the windows of each step: parts of layers, and whole layers.
+
+    If there are many parts of layers, those with most GPU time are returned.
 
     Args:
         ids: For each call of a run, by the step that makes it, the id of the unique call if it
@@ -63,6 +76,7 @@ def choose_windows(
             form = tuple(ids[number][step] for number in numbers)
             alike.setdefault(form, []).append(numbers)
         of_step: list[CallWindow] = []
+        of_layers: list[CallWindow] = []
         for form, in_layers in alike.items():
             if len(in_layers) < 2:
                 continue
@@ -73,9 +87,12 @@ def choose_windows(
                     numbers_of_each = [numbers[begin:end] for numbers in in_layers]
                     number = len(of_step)
                     of_step.append(CallWindow(step, number, form[begin:end], numbers_of_each))
+            if 1 < len(form) <= _LONGEST_LAYER and all(call in calls for call in form):
+                number = len(of_layers)
+                of_layers.append(CallWindow(step, number, form, in_layers, is_layer=True))
 
         def gpu_us(window: CallWindow) -> float:
             return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
 
-        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST]
+        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST] + of_layers
     return found

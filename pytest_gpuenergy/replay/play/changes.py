@@ -27,7 +27,7 @@ _LEAST_BYTES = 1 << 20
 _LARGEST_SHARE = 0.5
 """The largest share of a result's rows that may be read if only these are to be computed."""
 _FLOAT8_MULTIPLE = 16
-"""What cuBLAS wants the sizes of a product of float8 matrices to be a multiple of."""
+"""cuBLAS multiplies float8 matrices only if their sizes are multiples of this."""
 _FLOAT8_MOST = 448.0
 """The largest number of the type ``float8_e4m3fn``."""
 

@@ -99,14 +99,18 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 if ranks.count == 1 and in_graph.of_graph == profile.graph_differs:
                     replayed = {call.id: call for call in chosen if call.id in turns}
                     found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
-                    try:
-                        windows, apart = window_turns(
-                            found, replayed, program, inputs, max(steps), device, cache, in_graph
-                        )
-                        missing |= apart
-                    except Exception as problem:  # whatever a program raises, calls come first
-                        settle(device)
-                        missing["windows"] = str(problem).strip().partition("\n")[0]
+                    for is_layer in (False, True):  # a call is in one window of each kind
+                        alike = [window for window in found if window.is_layer == is_layer]
+                        try:
+                            of_kind, apart = window_turns(
+                                *(alike, replayed, program, inputs, max(steps)),
+                                *(device, cache, in_graph),
+                            )
+                            windows += of_kind
+                            missing |= apart
+                        except Exception as problem:  # whatever a program raises, calls come first
+                            settle(device)
+                            missing["windows"] = str(problem).strip().partition("\n")[0]
                 limit_bytes = cold_bytes(device)
                 captured = [
                     (step, *capture_step(program, inputs, step, limit_bytes)) for step in steps
@@ -233,6 +237,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     workloads.window(
                         *(window.step, window.number, window.calls, len(window.numbers)),
                         *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
+                        is_layer=window.is_layer,
                     ),
                     own,
                 )

@@ -30,6 +30,8 @@ from pytest_gpuenergy.replay.account.account import (
     GAP_MS,
     GRAPH,
     LAYERS,
+    WINDOW_LAYER,
+    WINDOW_STEP,
     Account,
     Saving,
     account_for_step,
@@ -226,7 +228,7 @@ class RankReplay:
         in_windows = frozenset(call for item in plan.windows for call in window_calls(item))
         settings = call_settings(calls, steps, in_windows, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
-        settings |= {item.key: _BRIEF for item in plan.windows}
+        settings |= {item.key: _BRIEF for item in plan.windows if not is_layer(item)}
         settings |= {restores_key(key): own for key, own in settings.items()}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         accounts: list[Account] = []
@@ -240,7 +242,7 @@ class RankReplay:
                     plan.steps,
                     plan.gapped_steps,
                     plan.calls,
-                    plan.windows,
+                    windows_to_measure(plan, group),
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
@@ -468,7 +470,7 @@ def call_settings(
     }
 
     def settings(key: str, share: float) -> MeterSettings:
-        if share < _TRIFLING_SHARE:
+        if share < (_SLIGHT_SHARE if brief and key in in_windows else _TRIFLING_SHARE):
             return _TRIFLING
         slight = _MINOR_SHARE if brief or key in in_windows else _SLIGHT_SHARE
         return _SLIGHT if share < slight else _BRIEF
@@ -476,6 +478,34 @@ def call_settings(
     return {
         key: settings(key, share) for key, share in shares.items() if brief or share < _MINOR_SHARE
     }
+
+
+def is_layer(window: Replayable | Measurement) -> bool:
+    """Return whether a window has all calls of a layer."""
+    return WINDOW_LAYER in window.workload.parameters
+
+
+def windows_to_measure(
+    plan: ReplayPlan, measured: Mapping[str, Measurement]
+) -> Iterator[Replayable]:
+    """Yield whole layers of the steps that the power limit slows down, parts of layers of others.
+
+    A step has both if the limit slows down only its layers alone, or only the whole graph; and a
+    step without whole layers that can be replayed has its parts in any case. What restores the
+    values of a window comes with it.
+    """
+    windows = [item for item in plan.windows if window_calls(item)]
+    keys = set()
+    for step in {item.workload.parameters[WINDOW_STEP] for item in windows}:
+        wholes = [measured.get(step_key(int(step), level)) for level in (GRAPH, LAYERS)]
+        limited = [bool(whole.cap_binding) for whole in wholes if whole is not None]
+        of_step = [item for item in windows if item.workload.parameters[WINDOW_STEP] == step]
+        layers = {item.key for item in of_step if is_layer(item)} if any(limited) else set()
+        keys |= layers
+        if not (layers and all(limited)):
+            keys |= {item.key for item in of_step if not is_layer(item)}
+    keys |= {restores_key(key) for key in keys}
+    yield from (item for item in plan.windows if item.key in keys)
 
 
 def spaced_calls(

@@ -23,6 +23,7 @@ from pytest_gpuenergy.replay.account.account import (
     LAYERS,
     RESTORES,
     WINDOW_COUNT,
+    WINDOW_LAYER,
     WINDOW_STEP,
     calls_at,
     gaps_key,
@@ -150,10 +151,12 @@ class _Player:
             sum(self._dram_bytes(calls[call]) for call in ids),
             sum(len(calls[call].launches) for call in ids),
         )
-        step, number = int(of_window[WINDOW_STEP]), int(key.rpartition("window")[2])
+        step, is_layer = int(of_window[WINDOW_STEP]), WINDOW_LAYER in of_window
+        number = int(key.rpartition("layer" if is_layer else "window")[2])
         counts = _number(found, WINDOW_COUNT), _number(found, "turns")
         return self.workloads.window(
-            step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)
+            *(step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)),
+            is_layer=is_layer,
         )
 
     def with_restores(self, item: Replayable) -> list[Replayable]:

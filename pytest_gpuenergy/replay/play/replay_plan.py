@@ -21,6 +21,7 @@ from pytest_gpuenergy.replay.account.account import (
     RESTORES,
     WINDOW_CALLS,
     WINDOW_COUNT,
+    WINDOW_LAYER,
     WINDOW_STEP,
     gaps_key,
     restores_key,
@@ -32,7 +33,7 @@ from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 
 Cache = Literal["model", "hot", "cold"]
-"""What the L2 cache holds when a call is made again.
+"""The content of the L2 cache when a call is repeated.
 
 ``model``: what it held in the model. ``hot``: the tensors of the call. ``cold``: none of them."""
 Repeat = Callable[[], AbstractContextManager[Repeater]]
@@ -68,7 +69,7 @@ class ReplayPlan:
         gapped_steps: The steps as graphs with an empty kernel after each call, see `gap_power`.
         changes: Yields changes of what takes most energy, by what has been measured; None if that
             is not available.
-        windows: Successive calls of layers together, see `choose_windows`.
+        windows: Successive calls of layers together, and whole layers, see `choose_windows`.
     """
 
     steps: Sequence[Replayable]
@@ -147,15 +148,19 @@ class ReplayWorkloads:
         repeat: Repeat,
         turns: int,
         gpu_us: float | None,
+        *,
+        is_layer: bool,
     ) -> Replayable:
-        """Return successive calls of a layer, which ``count`` layers make in a step."""
+        """Return successive calls of a layer, or all of them, of ``count`` layers of a step."""
         details = {} if gpu_us is None else {GPU_US: gpu_us}
         of_window: dict[str, int | str] = {
             WINDOW_STEP: step,
             WINDOW_CALLS: " ".join(calls),
             WINDOW_COUNT: count,
         }
-        key = window_key(step, number)
+        if is_layer:
+            of_window[WINDOW_LAYER] = 1
+        key = window_key(step, number, is_layer=is_layer)
         found = self._replayable(key, GRAPH, repeat, False, turns=turns, **of_window)
         return replace(found, details=details)
 

@@ -120,8 +120,8 @@ def replay_schedule(
     A call that several sizes share is measured once.
 
     Args:
-        options: What to replay, where and how. The folder is that of a profile, or has those of
-            several sizes.
+        options: What to replay, where and how. The folder is a profile, or contains one profile for
+            each size.
         path: The file of the schedule.
         batching: How to batch the requests of a trace.
         tell: Called with a sentence for the user.

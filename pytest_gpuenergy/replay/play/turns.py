@@ -20,7 +20,6 @@ import msgspec
 import torch
 from torch.profiler import record_function
 
-from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.call_windows import CallWindow
@@ -48,10 +47,10 @@ _GAP_CYCLES = 36_000
 _COLD_FACTOR = 3
 """That distance, in sizes of the cache."""
 _PROFILED = 24
-"""How often each call is profiled alone."""
+"""The number of times that each call is profiled alone."""
 
 Replayed = TypeVar("Replayed", LiveCall, LiveChain)
-"""What takes tensors and can be made again."""
+"""A call or chain that takes tensors and can be repeated."""
 
 
 @dataclass(frozen=True)
@@ -195,9 +194,9 @@ def call_turns(
     Args:
         own: The kept calls or chains, one for each set of parameters.
         reuse: The reuse of the tensors that the call takes, and then of those that it returns.
-        cache: ``model`` uses the parameters of each layer in turn, and as many copies of each other
-            tensor as it takes to have the reuse distance of the model; ``hot`` uses one set of
-            tensors; ``cold`` uses so many copies that none stays in the cache.
+        cache: ``model`` uses the parameters of each layer in turn, and enough copies of each other
+            tensor for the reuse distance that it has in the model; ``hot`` uses one set of tensors;
+            ``cold`` uses so many copies that none stays in the cache.
         limit_bytes: The reuse distance at which a tensor has left the cache.
         restores: Whether to restore what the call changes and reads, see `changed_before_read`.
     """
@@ -228,9 +227,9 @@ def call_turns(
 def changed_before_read(replayed: LiveCall | LiveChain) -> list[Part]:
     """Return the memory that a call reads and changes, so that it finds other values next time.
 
-    GELU in a kernel of ``torch.compile`` may be such a call: made again and again in place, it
-    would find zeros after a while, and others would find infinite numbers, both of which take less
-    energy than the values in the model.
+    GELU in a kernel of ``torch.compile`` may be such a call: repeated in place, it would turn its
+    values into zeros, and other calls would turn theirs into infinities. Both take less energy than
+    the values in the model.
     """
     if not replayed.may_write:
         return []
@@ -367,7 +366,7 @@ def window_turns(
     for window, first, middle in zip(windows, firsts, middles, strict=True):
         model = recorder.chains.get(middle)
         if model is None or not model.is_plain:
-            missing[window_key(window.step, window.number)] = (
+            missing[window.key] = (
                 "the model makes other calls in its place now"
                 if model is None
                 else "tensors that are sparse, nested or quantized cannot be copied"
@@ -403,7 +402,7 @@ def window_turns(
                 str(one[0]) for one in alone
             )
             what = ", ".join(others) or "the kernels of its calls otherwise"
-            missing[window_key(window.step, window.number)] = f"together they launch {what}"
+            missing[window.key] = f"together they launch {what}"
     return alike_alone, missing
 
 
@@ -423,8 +422,9 @@ def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[Trac
     """Make the calls of all turns some times under the profiler, as the model was profiled.
 
     Returns:
-        For the calls of each, what a call launches, and the mean GPU time of the calls, as the
-        trace of the model has it: a mean of 24 layers was 0.3 and 0.6 % above their median.
+        For each element of ``turns``, the launches of one call, and the mean GPU time of its calls.
+        It is the mean, as in the trace of the model, because the mean of 24 layers was 0.3 and 0.6
+        % above their median.
     """
     numbers = count()
     functions = [own.rotating(lambda: record_function(f"call {next(numbers)}")) for own in turns]

@@ -63,9 +63,9 @@ class TensorView:
 class LiveChain:
     """Successive calls that can be made again, each with the results of those before.
 
-    Like a `LiveCall`, it takes tensors: parameters of the model, and regions of memory as bytes.
-    A region has all tensors that overlap in memory and that none of its calls has returned, so
-    that calls find there what earlier ones have written, as those of ``torch.compile`` do.
+    Like a `LiveCall`, it takes tensors: parameters of the model, and regions of memory as bytes. A
+    region holds all tensors that overlap in memory and that no call of the chain has returned. So a
+    call finds there what earlier calls have written, as in programs of ``torch.compile``.
 
     Attributes:
         calls: The calls, with any tensors of the right form as arguments.

@@ -219,20 +219,15 @@ def profile_model(
     if options.ranks > 1 and not is_rank():
         return run_ranks(command_line, options.ranks, options.folder), None
     with ExitStack() as stack:
-        run = _profile_rank(options, tell, stack)
+        device, gpu, ranks = options.device, None, ALONE
+        if device != HOST:
+            device, gpu = claim_for_torch(
+                device, stack, rank_of_process(options.ranks), options.ranks
+            )
+        if options.ranks > 1:
+            ranks = stack.enter_context(joined(options.ranks, device))
+        run = _profile_loaded(options, _load(options, device, ranks), device, gpu, ranks, tell)
     return 0, run if run.record.rank == 0 else None
-
-
-def _profile_rank(
-    options: ProfileOptions, tell: Callable[[str], None], stack: ExitStack
-) -> ProfileRun:
-    """Profile as this rank, and write its files; the first rank also writes those of all."""
-    device, gpu, ranks = options.device, None, ALONE
-    if device != HOST:
-        device, gpu = claim_for_torch(device, stack, rank_of_process(options.ranks), options.ranks)
-    if options.ranks > 1:
-        ranks = stack.enter_context(joined(options.ranks, device))
-    return _profile_loaded(options, _load(options, device, ranks), device, gpu, ranks, tell)
 
 
 def profile_sizes(

@@ -72,9 +72,9 @@ def per_time(rate: float | None, m: Measurement) -> Interval | None:
 def arithmetic(m: Measurement) -> str | None:
     """Return the data type or mode in which a workload may be computed; None if it does not say.
 
-    That of matrix products and convolutions is their mode, which is their type if none is given,
-    that of other tensors the floating-point type with the highest peak. Instead of float32 it is
-    TF32 where the error bound allows its rounding.
+    For matrix products and convolutions it is the mode, or the type if there is no mode; for other
+    workloads, the floating-point type of their tensors with the highest peak. Where the error bound
+    allows the rounding of TF32, it is TF32 instead of float32.
     """
     parameters = m.workload.parameters
     kind = parameters.get("kind")

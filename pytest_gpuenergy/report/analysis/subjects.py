@@ -73,7 +73,7 @@ def _key(workload: WorkloadInfo) -> _Key:
 _MIN_DIGEST = 8
 _OPERATORS = ("and", "or", "not")
 _WORD = re.compile(r"[\w:+.\[\]\\/-]+")
-"""What pytest's ``-k`` takes for a word."""
+"""A word by the rules of pytest's ``-k``."""
 
 
 def shown_ids(m: Measurement) -> Iterator[str]:
@@ -108,8 +108,8 @@ def is_named(m: Measurement, word: str) -> bool:
 def with_item_names(expression: str, measurements: Sequence[Measurement]) -> str:
     """Return an expression for ``-k`` with items' names in place of other ids of ``measurements``.
 
-    ``scale-b128-200W`` becomes ``(test_scale[b128-200W])``. A word that is part of an item's id
-    stays, since it selects that item anyway, as does one that is no id.
+    ``scale-b128-200W`` becomes ``(test_scale[b128-200W])``. A word stays as it is if it is no id,
+    or if it is part of an item's id, since it then selects that item anyway.
     """
 
     def named(match: re.Match[str]) -> str:

@@ -21,8 +21,8 @@ from pytest_gpuenergy.support import dump
 class Leaders(Struct, frozen=True):
     """The least figure of a workload by one metric, and all that may be as good within noise.
 
-    ``items`` are node ids: that of the figure first, then those of the rest. ``kernels`` and
-    ``caps`` (setpoints) are the labels among them, the best kernel and the lowest cap first.
+    ``items`` are node ids, first the one with the least figure. ``kernels`` and ``caps``
+    (setpoints) are the labels among them, the best kernel and the lowest cap first.
     """
 
     value: float

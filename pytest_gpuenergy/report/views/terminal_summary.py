@@ -130,7 +130,7 @@ SORTS: Mapping[str, Callable[[Measurement], float | str]] = {
     "gflops": _sort_key("gflops"),
     "gflops_per_w": _sort_key("gflops_per_w"),
 }
-"""What the rows of a table can be sorted by, the best first; kernels without figures are last."""
+"""The keys for sorting the rows of a table, the best first; kernels without figures come last."""
 
 
 def sort_rows(rows: Iterable[Measurement], by: str) -> list[Measurement]:

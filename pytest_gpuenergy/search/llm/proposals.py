@@ -1,9 +1,10 @@
-"""Moves by a language model, which is asked for a change of a state; it is applied and checked."""
+"""Moves by a language model, which is asked for a diff of a state; it is applied and checked."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,7 +13,6 @@ from msgspec.structs import replace
 from pytest_gpuenergy.search.analysis.text_checks import additions, assembler_statements
 from pytest_gpuenergy.search.llm.consultant import Consultant, LlmExchange
 from pytest_gpuenergy.search.llm.endpoint import Question
-from pytest_gpuenergy.search.llm.patch import PatchError, apply_patch
 from pytest_gpuenergy.search.llm.request import (
     VOCABULARY,
     Context,
@@ -29,6 +29,71 @@ from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, Language, State
 from pytest_gpuenergy.search.validation.result import Result, SearchNode
 from pytest_gpuenergy.support import FormError
 
+_HUNK_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+
+
+class PatchError(ValueError):
+    """The diff does not apply; the message is a clause without a period."""
+
+
+def apply_patch(diff: str, text: str) -> str:
+    """Return the text after applying a diff.
+
+    A hunk is applied where its header says if its lines are found there, and otherwise at the only
+    place where they are. The names of files and notes about the last newline are ignored.
+
+    Args:
+        diff: a unified diff of one file.
+        text: the content of the file.
+
+    Raises:
+        PatchError: ``diff`` is not a unified diff, or the lines of a hunk are not found, or are
+            found in several places.
+    """
+    lines, diff_lines = text.split("\n"), diff.rstrip("\n").split("\n")
+    starts = [k for k, line in enumerate(diff_lines) if line.startswith("@@")]
+    if not starts:
+        raise PatchError("it is not a unified diff: it has no hunk")
+    patched: list[str] = []
+    consumed = 0
+    ends = [*starts[1:], len(diff_lines)]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        old, new = _hunk(number, diff_lines[start + 1 : end])
+        places = [k for k in range(len(lines) - len(old) + 1) if lines[k : k + len(old)] == old]
+        header = _HUNK_HEADER.match(diff_lines[start])
+        if header and (int(header[2] or 1), int(header[3] or 1)) == (len(old), len(new)):
+            stated = int(header[1]) - 1  # relied on only if the header's counts are right
+            places = [stated] if stated in places else places
+        if not places:
+            raise PatchError(f"the lines of hunk {number} are not in the source")
+        if len(places) > 1:
+            raise PatchError(f"hunk {number} fits in {len(places)} places of the source")
+        if places[0] < consumed:
+            raise PatchError(f"hunk {number} overlaps the one before it, or precedes it")
+        patched += [*lines[consumed : places[0]], *new]
+        consumed = places[0] + len(old)
+    return "\n".join([*patched, *lines[consumed:]])
+
+
+def _hunk(number: int, body: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the lines that a hunk finds, and those that replace them."""
+    old: list[str] = []
+    new: list[str] = []
+    for line in body:
+        kind, rest = line[:1] or " ", line[1:]  # editors drop the blank of an empty line
+        if kind == "\\":
+            continue
+        if kind not in " -+":
+            raise PatchError(f"hunk {number} has a line that begins with neither ' ', '-' nor '+'")
+        if kind in " -":
+            old.append(rest)
+        if kind in " +":
+            new.append(rest)
+    if not old:
+        raise PatchError(f"hunk {number} has no line of the source, so its place is unknown")
+    return old, new
+
+
 Reason = Literal[
     "away",  # the endpoint does not answer
     "budget",  # the budget is spent
@@ -42,7 +107,7 @@ Reason = Literal[
     "syntax",  # the text cannot be parsed
     "unsafe",  # the text contains something that no proposal may add
 ]
-"""Why there is no proposal, as it is written into the folder of a search."""
+"""The reasons for having no proposal, as the folder of a search records them."""
 
 
 class _RefusedError(Exception):

@@ -200,9 +200,9 @@ def _with(launch: LaunchPlan, axis: int, threads: int) -> tuple[int, ...]:
 def _only_shares(kernel: CudaKernel, group: str) -> bool:
     """Return whether threads of a block or of the grid do nothing but share loops.
 
-    Each loop goes from the thread's number in steps of the number of threads, what it writes are
-    elements of its own, and threads neither wait for each other nor exchange values. Any number of
-    threads will then do.
+    Each loop then begins at the thread's number and advances by the number of threads, each thread
+    writes elements of its own, and threads neither wait for each other nor exchange values. So any
+    number of threads computes the same.
     """
     text, names = kernel.text, _NAMES[group]
     _, y, z = kernel.block

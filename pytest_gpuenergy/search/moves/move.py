@@ -22,7 +22,7 @@ Region = Literal[
     "smem",  # shared memory
     "overlap",  # waiting that other work could hide
 ]
-"""What a kernel spends its time on."""
+"""The resources that a kernel may spend its time on."""
 REGIONS: tuple[Region, ...] = get_args(Region)
 
 

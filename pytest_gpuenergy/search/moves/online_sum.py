@@ -38,7 +38,7 @@ _MAXIMA = ("fmaxf", "max", "fmax")
 _EXPONENTIALS = ("expf", "__expf", "exp")
 _LOWEST = "-3.402823466e+38f"
 _LOWEST_BEGINNINGS = ("-3.4", "-1e3", "-1e20")
-"""How numbers begin that are taken for the least one."""
+"""The beginnings of literals that are taken for the least number."""
 
 
 @dataclass(frozen=True)

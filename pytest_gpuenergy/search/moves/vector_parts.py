@@ -29,7 +29,7 @@ _VECTORS = {
 }
 _OTHERS = {4: "unsigned", 8: "uint2", 16: "uint4"}
 _HINTS = frozenset(["", *HINTED_LOADS, *HINTED_STORES])
-"""How elements that can be moved by vectors are loaded and stored."""
+"""The intrinsics that vectors can load and store with; empty for a plain access."""
 _STOPS = ("break_statement", "continue_statement", "return_statement")
 
 

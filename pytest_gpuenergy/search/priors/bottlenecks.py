@@ -56,7 +56,7 @@ Shares = Mapping[Region, float]
 _MAX_THREADS = 1024
 """Threads of a block that CUDA allows."""
 _NO_NUMBERS = (ArithmeticError, ValueError, RecursionError, InputError)
-"""What counting raises for a text with numbers that no kernel can have."""
+"""The exceptions that counting raises for a text with numbers that no kernel can have."""
 _AT_LIMIT = 0.97
 """Share of the power limit above which the limit counts as slowing the card."""
 _SLACK = 0.2

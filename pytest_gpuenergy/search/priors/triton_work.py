@@ -164,8 +164,8 @@ class _TritonCounting:
     def _ahead(self, load: ast.Call) -> int:
         """Return how many rounds ahead a pipelined loop makes a load, at least 1.
 
-        The pipeline stages are those of the loop or, by Triton's documentation of ``tl.range``,
-        for loops whose loads feed a ``dot``, those of the launch.
+        The loop's own ``num_stages`` decides. Without it, by Triton's documentation of
+        ``tl.range``, the launch's decides if the loads of the loop feed a ``dot``.
         """
         around = self._around.get(load, [])
         if not around:

@@ -158,6 +158,7 @@ def compare(
             head,
             rounds=ROUNDS,
             timeout_s=TIMEOUT_S,
+            meter=bench.meter if device is bench.device else None,
             ends=lambda turns: is_stopped() or _is_decided(turns, bench.objective, candidates),
         )
     if problem := turns.base_fault or turns.problem:

@@ -137,8 +137,8 @@ class SearchBench:
 
     @cached_property
     def meter(self) -> EnergyMeter:
-        """The meter of the device, which learns from state to state when its counter advances."""
-        return EnergyMeter(self.device, QUICK)
+        """The meter of the device, which learns about it from state to state."""
+        return EnergyMeter(self.device)
 
     @cached_property
     def hidden(self) -> Hidden:
@@ -369,9 +369,9 @@ class _StateEvaluation:
                 else:
                     # A device of its own, which an emulated state has, has nothing to learn from.
                     own = device is not self.bench.device
-                    meter = EnergyMeter(device, QUICK) if own else self.bench.meter
+                    meter = EnergyMeter(device) if own else self.bench.meter
                     with self._time_step("power"):
-                        reading = meter.measure(repeater)
+                        reading = meter.measure(repeater, QUICK)
                     figures |= {
                         "time_ms": reading.time_ms.value,
                         "power_w": reading.power_w,

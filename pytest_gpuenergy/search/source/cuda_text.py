@@ -80,7 +80,7 @@ _UNCLEAR = {
     "preproc_def": "a macro that it defines",
     "preproc_function_def": "a macro that it defines",
 }
-"""What hides what an entry does, in a few words, by the type of the node."""
+"""The constructs that hide what an entry does, in a few words, by the type of their node."""
 _CONDITIONS = ("preproc_if", "preproc_ifdef", "preproc_elif", "preproc_elifdef", "preproc_else")
 _TRANSPARENT = ("parenthesized_expression", "field_expression")
 _RANKS = ("thread_rank", "size", "num_threads", "meta_group_rank", "meta_group_size")

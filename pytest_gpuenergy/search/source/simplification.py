@@ -35,8 +35,8 @@ _BUILT_IN = ("int", "unsigned", "unsigned int", "float", "double", "long long")
 def simplify_entry(text: str, entry: str) -> str:
     """Return the text with an entry that has no branches that constants decide.
 
-    Calls of functions that only pass their parameters on to another one are calls of that one, and
-    so are barriers of cooperative groups for the whole block.
+    A call of a function that only passes its parameters on becomes a call of the function behind
+    it, and a barrier of a cooperative group for the whole block becomes ``__syncthreads()``.
     """
     name = entry.rpartition("::")[2]
     for _ in range(_MAX_ROUNDS):

@@ -12,7 +12,7 @@ from pytest_gpuenergy.search.source.tree import only
 
 LANGUAGE = "triton.language"
 NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
-"""What Python's parser raises for a text that is not Python, or is nested too deeply."""
+"""The exceptions of Python's parser for a text that is not Python, or is nested too deeply."""
 _CHOOSERS = ("autotune", "heuristics")
 
 

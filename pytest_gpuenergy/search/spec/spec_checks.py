@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from pytest_gpuenergy.kernels import argument_names, argument_text, check_source, is_entry
 from pytest_gpuenergy.search.source.triton_text import NOT_PYTHON, choosing_decorator
-from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, LaunchPlan, TensorSpec
+from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec, TensorSpec
 from pytest_gpuenergy.search.spec.reference import BUILTINS
 from pytest_gpuenergy.search.spec.sizes import FUNCTIONS, Size, evaluate
 from pytest_gpuenergy.search.spec.spec_workload import block_names, evaluated_scalar
@@ -49,7 +49,18 @@ def check_spec(spec: KernelSpec) -> None:
             "num_stages); the search tries others"
         )
     _check_names(spec)
-    _check_launch(spec.launch, spec.language)
+    if not 1 <= len(spec.launch.grid) <= 3:
+        raise FormError("launch.grid needs one to three sizes")
+    if spec.language == "cuda":
+        if not 1 <= len(spec.launch.block) <= 3 or any(size < 1 for size in spec.launch.block):
+            raise FormError("launch.block needs one to three numbers of threads for CUDA")
+        if math.prod(spec.launch.block) > _MAX_THREADS:
+            raise FormError(
+                f"launch.block has {math.prod(spec.launch.block)} threads, and a block has at most "
+                f"{_MAX_THREADS}"
+            )
+    elif spec.launch.block or spec.launch.shared_bytes:
+        raise FormError("launch.block and launch.shared_bytes are for CUDA only")
     for tensor in spec.tensors:
         _check_tensor(tensor, spec)
     if spec.tolerance is not None and not 0 < spec.tolerance < 1:
@@ -102,21 +113,6 @@ def _check_names(spec: KernelSpec) -> None:
     for tensor in spec.tensors:
         if tensor.name not in passed:
             raise FormError(f"its tensor {tensor.name} is not among the arguments")
-
-
-def _check_launch(launch: LaunchPlan, language: str) -> None:
-    if not 1 <= len(launch.grid) <= 3:
-        raise FormError("launch.grid needs one to three sizes")
-    if language == "cuda":
-        if not 1 <= len(launch.block) <= 3 or any(size < 1 for size in launch.block):
-            raise FormError("launch.block needs one to three numbers of threads for CUDA")
-        if math.prod(launch.block) > _MAX_THREADS:
-            raise FormError(
-                f"launch.block has {math.prod(launch.block)} threads, and a block has at most "
-                f"{_MAX_THREADS}"
-            )
-    elif launch.block or launch.shared_bytes:
-        raise FormError("launch.block and launch.shared_bytes are for CUDA only")
 
 
 def _check_tensor(tensor: TensorSpec, spec: KernelSpec) -> None:

@@ -241,21 +241,18 @@ class SearchGraph:
         seen = {state}
         while waiting:
             _, current = heapq.heappop(waiting)
-            self._compute_values(current, self.nodes[current])
+            node = self.nodes[current]
+            total, weight, best_value = node.own, 1, node.own
+            for edge, child in self.forward(current):
+                if child.standing != "running":
+                    total += edge.visits * child.mean
+                    weight += edge.visits
+                    best_value = max(best_value, child.best)
+            node.mean, node.best = total / weight, best_value
             for parent in self._parents(current):
                 if parent not in seen:
                     seen.add(parent)
                     heapq.heappush(waiting, (-self.nodes[parent].number, parent))
-
-    def _compute_values(self, state: str, node: GraphNode) -> None:
-        """Compute the mean and the best value of a node from its own value and its children's."""
-        total, weight, best_value = node.own, 1, node.own
-        for edge, child in self.forward(state):
-            if child.standing != "running":
-                total += edge.visits * child.mean
-                weight += edge.visits
-                best_value = max(best_value, child.best)
-        node.mean, node.best = total / weight, best_value
 
     def _update_open(self, state: str) -> None:
         """Decide again whether a state is open, and its ancestors as far as this changes them."""

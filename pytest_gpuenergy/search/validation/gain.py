@@ -201,12 +201,12 @@ def is_out_of_reach(
     """Return whether a gain can no longer be proven, by the rounds so far.
 
     A proven gain takes a mean ratio of less than ``-lasting_half_width`` after all rounds, even if
-    they do not scatter at all, see `proven_change`. The mean of all n rounds deviates from that of
-    the first k, whose standard deviation is s, by ``s sqrt(1/k - 1/n)``, in terms of Student's t
-    with k - 1 degrees of freedom. The gain is out of reach if the mean gets that far with a
-    probability of less than `_FUTILE` (stochastic curtailment: K. K. G. Lan, R. Simon and M.
-    Halperin, "Stochastically curtailed tests in long-term clinical trials", Sequential Analysis 1,
-    1982).
+    they do not scatter at all, see `proven_change`. If the first k rounds have the standard
+    deviation s, the mean of all n rounds differs from the mean of the first k by ``s sqrt(1/k -
+    1/n)`` times a value of Student's t with k - 1 degrees of freedom. The gain is out of reach if
+    the mean gets that far with a probability of less than `_FUTILE` (stochastic curtailment: K. K.
+    G. Lan, R. Simon and M. Halperin, "Stochastically curtailed tests in long-term clinical trials",
+    Sequential Analysis 1, 1982).
 
     Ending a comparison for this reason never adds an accepted gain.
 

@@ -1,4 +1,4 @@
-"""The templates for convolutions, see cuda/conv/depthwise.cu and cuda/conv/grouped.cu."""
+"""The templates for convolutions, see depthwise.cu, grouped.cu and narrow.cu in cuda/conv."""
 
 from __future__ import annotations
 
@@ -229,6 +229,143 @@ class GroupedParameters(Tile):
             "DEPTH": self.depth,
             "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
             "OUT_CHANNELS": self._channels_at_once(conv),
+        }
+        return self.text(conv, constants)
+
+
+_NARROW = 16
+"""The most output channels of a group with which tensor cores idle: a tile has at least 8."""
+_NARROW_CHANNELS = (1, 2, 3, 4, 6, 8, 12, 16)
+_WEIGHTS_BYTES = 24 << 10
+"""The shared memory for weights with which several blocks fit on a multiprocessor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NarrowParameters(Tile):
+    """The parameters of a kernel of the template, besides those of `Tile`.
+
+    The threads along Z share the input channels of a group.
+
+    Attributes:
+        channels: the output channels that a thread computes.
+    """
+
+    template: ClassVar[str] = "narrow"
+    least: ClassVar[Mapping[str, int]] = {**Tile.least, "channels": 1}
+
+    channels: int = 1
+
+    @classmethod
+    def computes(cls, workload: Workload) -> bool:
+        """Return whether it is a convolution with few output and more input channels in a group.
+
+        With elements of 16 bits, tensor cores were faster on an H200 nevertheless.
+        """
+        if not isinstance(workload, Conv2d) or workload.element_bytes == 2:
+            return False
+        of_input, of_output = _group(workload)
+        return of_output <= _NARROW and of_input > _FEW_CHANNELS
+
+    @classmethod
+    def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[NarrowParameters]:
+        of_input, of_output = _group(conv)
+        for channels in _NARROW_CHANNELS:
+            for numbers in tiles_tried(conv, of_input):
+                one = cls(**numbers, channels=channels)
+                small = (
+                    channels * one.rows * one.columns <= _MAX_SUMS
+                    and one.kept(conv) <= _MAX_NUMBERS
+                    and channels * one.products(conv) <= _MAX_PRODUCTS
+                )
+                if small and one.resident(conv, card) > 0:
+                    yield one
+            if channels >= of_output:
+                break
+
+    def channel_blocks(self, conv: Conv2d) -> int:
+        """Return the number of blocks along parts of the output channels, in all images."""
+        return conv.shape.N * conv.shape.groups * math.ceil(_group(conv)[1] / self.channels)
+
+    def kept(self, conv: Conv2d) -> int:
+        """Return how many numbers a thread keeps: two windows, the weights of a tap, and sums."""
+        sums = self.channels * self.rows * self.columns
+        return 2 * self.window_registers(conv) + self.channels + sums
+
+    def _weight_row(self, conv: Conv2d) -> int:
+        """Return the elements of an input channel's weights: an odd number of pieces."""
+        width = math.gcd(_WIDEST_LOAD, self.channels)
+        pieces = self.channels * conv.shape.KH * conv.shape.KW // width
+        return width * (pieces | 1)
+
+    def _depth(self, conv: Conv2d) -> int:
+        """Return the input channels whose weights are in shared memory at a time."""
+        own = math.ceil(_group(conv)[0] / self.threads_z)
+        fitting = _WEIGHTS_BYTES // (4 * self._weight_row(conv) * self.threads_z)
+        return self.threads_z * max(1, min(own, fitting))
+
+    def _added(self, conv: Conv2d) -> int:
+        """Return the output channels whose sums are in shared memory at a time."""
+        room = max(_WEIGHTS_BYTES, 4 * self._depth(conv) * self._weight_row(conv))
+        of_channel = 4 * self.threads * self.rows * self.columns
+        return max(1, min(self.channels, (room - 4 * self.threads) // of_channel))
+
+    def _shared(self, conv: Conv2d) -> int:
+        """Return the elements of shared memory: of weights, and of sums later."""
+        sums = self.threads * (self._added(conv) * self.rows * self.columns | 1)
+        weights = self._depth(conv) * self._weight_row(conv)
+        return max(weights, sums if self.threads_z > 1 else 0)
+
+    def shared_bytes(self, conv: Conv2d) -> int:
+        return 4 * self._shared(conv)
+
+    def resident(self, conv: Conv2d, card: CardResources) -> int:
+        return super().resident(conv, card) if self.shared_bytes(conv) <= _STATIC_BYTES else 0
+
+    def cycles(self, conv: Conv2d, card: CardResources) -> float:
+        of_input = _group(conv)[0]
+        taps = conv.shape.KH * conv.shape.KW
+        planes = math.ceil(of_input / self.threads_z)
+        reads, read_waves = window_work(conv, self)
+        read_bytes, written_bytes = plane_bytes(conv, self)
+        width = math.gcd(_WIDEST_LOAD, self.channels)
+        weights = taps * self.channels / width
+        apart = min(self.threads_z, WARP_LANES) if conv.layout == "nhwc" else 1
+        weight_waves = weights * max(1, apart * width / WARP_LANES)
+        copied = planes * self.threads_z * taps * self.channels / self.threads
+        sums = self.channels * self.rows * self.columns
+        added = 2 * sums if self.threads_z > 1 else 0
+        of_plane = reads + weights + self.channels * self.products(conv) + _PLANE_INSTRUCTIONS
+        work = ThreadWork(
+            instructions=planes * of_plane + copied * _COPY_INSTRUCTIONS + 2 * added,
+            wavefronts=planes * (read_waves + weight_waves) + 2 * copied + added + sums,
+            block_bytes=(
+                of_input * read_bytes
+                + conv.element_bytes * self.threads * copied
+                + self.channels * written_bytes
+            ),
+        )
+        steps = math.ceil(of_input / self._depth(conv))
+        if self.threads_z > 1:
+            steps += math.ceil(self.channels / self._added(conv))
+        return conv_cycles(conv, self, card, work) + steps * _BARRIER_CYCLES
+
+    def kernel(self, conv: Conv2d) -> Kernel:
+        of_input, of_output = _group(conv)
+        if self.shared_bytes(conv) > _STATIC_BYTES:
+            raise InputError(
+                f"The weights and sums of a block take {self.shared_bytes(conv)} bytes, and it can "
+                f"keep {_STATIC_BYTES}: choose fewer threads along Z or channels for {conv.name}."
+            )
+        constants = {
+            "GROUPS": conv.shape.groups,
+            "GROUP_IN": of_input,
+            "GROUP_OUT": of_output,
+            "CHANNELS": self.channels,
+            "DEPTH": self._depth(conv),
+            "WEIGHT_WIDTH": math.gcd(_WIDEST_LOAD, self.channels),
+            "WEIGHT_ROW": self._weight_row(conv),
+            "ADDED": self._added(conv),
+            "SHARED": self._shared(conv),
         }
         return self.text(conv, constants)
 

@@ -100,6 +100,9 @@ _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 _COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 135
 """The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
 of four elements."""
+_ISSUED_CYCLES = 50
+"""The cycles for which a consumer that reads a chunk to registers takes the schedulers from threads
+that copy: by the trials on H200s, of which it describes those with few products best."""
 _LOADED_COPIES = 5
 """The copies that take as long as a piece of 16-bit elements that are loaded one by one, about: by
 the number of instructions and the latency of two such pieces at a time."""
@@ -444,15 +447,16 @@ class ImplicitParameters(WindowParameters):
             pieces = 0.0 if self.boxed else deep * each
         products = self.tile_p * self.tile_c * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
-        if split or blocks is not None:
-            alone += _CHUNK_CYCLES * max(1, round(deep * conv.element_bytes / _LINE_BYTES))
-        else:
-            alone += _STEP_CYCLES
+        chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
+        read = chunks if split or blocks is not None else 0  # to registers
+        alone += _CHUNK_CYCLES * read if read else _STEP_CYCLES
         rest = weights / _PIECE_BYTES if split else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
         whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
         of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
         copying = pieces / _WARPGROUP * of_piece + rest / copiers * _REST_CYCLES
+        if not self.boxed:
+            copying += _ISSUED_CYCLES * read * self.consumers
         loaded = float(pixels + weights)
         if self.boxed:  # a short line takes as long as one of 128 bytes
             lines = self._boxes(conv) * (self.tile_p + channels)
@@ -702,8 +706,7 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
 
 def is_collected(conv: Conv2d) -> bool:
     """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
-    whole = 8 if conv.element_bytes == 2 else 2
-    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % whole != 0
+    return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % 8 != 0
 
 
 @dataclass(frozen=True)

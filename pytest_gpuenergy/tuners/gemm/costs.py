@@ -32,15 +32,13 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             all multiprocessors load.
         memory_bytes_per_cycle: the share of a multiprocessor in what memory gives in a cycle, which
             only estimates of products with few rows know.
-        few_rows_share: the time of a product with few rows, which waits for memory, relative to
-            what the estimate says. The trials to which the other templates are fitted found their
-            matrices in the L2, and most had many rows. 1.6 is the median of ten products of up to
-            64 rows on an H200, which took 1.4 to 1.9 times as long (docs/notes/decoding.md).
-        far_share: how much longer loads take if the operands do not fit half of the L2.
+        divided_share: the time of loads where blocks of a cluster divide the steps of a tile, and
+            none of them loads what another one does, relative to others. On an H200, 100 to 132
+            blocks loaded 9 to 11 TB/s then, and 16 TB/s in clusters of none.
         straddling_share: how much longer loads take where each line of a box lies in two lines of
-            the L2, since rows are not a multiple of its length apart. In ``e4m3``, 4096 x 4096 x K
-            reached 1219 TFLOP/s on an H200 with K = 4096, and 714 with K = 4112, with a tile of 128
-            x 128 without a cluster.
+            the L2, since rows are not a multiple of its length apart. In ``e4m3``, a multiprocessor
+            of an H200 got 24 to 26 bytes in a cycle with K = 4112 and 4304, with or without a
+            cluster.
         loading_share: the share of the loading cycles that lengthens a step although
             multiplications hide them.
         latency_cycles: the cycles from a load until its data are in shared memory.
@@ -87,8 +85,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     step_cycles: float = 40.0
     loaded_bytes_per_cycle: float = 48.0
     memory_bytes_per_cycle: float = 18.0
-    few_rows_share: float = 1.0
-    far_share: float = 0.0
+    divided_share: float = 1.0
     straddling_share: float = 0.0
     loading_share: float = 0.1
     latency_cycles: float = 700.0

@@ -20,7 +20,8 @@ from pytest_gpuenergy.workloads import Gemm
 SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _SHARPNESS = 8
-"""The sharpness of the corner where the power limit or memory begins to hold a product back."""
+"""The sharpness of the corner where one bound of a time becomes larger than another, such as where
+the power limit begins to hold a product back."""
 FEW_ROWS = 64
 """The most rows of a product that takes as long as B takes to come from memory."""
 _FIRST_CORRECTED = 512
@@ -116,11 +117,20 @@ def product_cycles(
     limited = step.energy_cycles * every / card.multiprocessors
     bounds = [limited]
     if gemm.most_rows <= FEW_ROWS:
-        total *= costs.few_rows_share
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
         bounds.append(costs.start_cycles + costs.first_cycles + moved)
-    others = sum((bound / total) ** _SHARPNESS for bound in bounds)
-    return float(total * (1 + others) ** (1 / _SHARPNESS))
+    return soft_maximum(total, *bounds)
+
+
+def soft_maximum(*bounds: float) -> float:
+    """Return about the largest bound, and more where others are near to it.
+
+    Of two kernels with the same largest bound, the one that is further away from the others has
+    fewer cycles.
+    """
+    largest = max(bounds)
+    total = sum((bound / largest) ** _SHARPNESS for bound in bounds)
+    return float(largest * total ** (1 / _SHARPNESS))
 
 
 def copying_cycles(nbytes: int, card: CardResources, costs: Costs) -> float:
@@ -157,8 +167,8 @@ def estimated_cycles(
     import numpy as np
 
     cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
-    for template, trees in estimate.corrections.items():
-        places = [place for place, tiling in enumerate(tilings) if tiling.template == template]
+    for kind, trees in estimate.corrections.items():
+        places = [place for place, tiling in enumerate(tilings) if tiling.corrections == kind]
         if of_best:
             places.sort(key=cycles.__getitem__)
         least, best = trees.least_factor, math.inf

@@ -64,10 +64,6 @@ _OTHERS_OF_INSTRUCTION = 30
 _LONG_ROW_BYTES = 1024
 """The length from which rows of copies are a multiple of `LINE_BYTES` apart: shorter ones would
 become much longer."""
-_NEAR_BYTES = 16 << 20
-"""The size of operands above which the L2 serves fewer bytes in a cycle. The L2 of an H100 or
-H200 has two halves of 25 MB, each of which keeps what its multiprocessors read. Up to 55 bytes of a
-multiprocessor in a cycle were measured with 10 to 20 MB of operands, and 37 with 30 MB or more."""
 
 
 def can_be_mapped(gemm: Gemm, row: int) -> bool:
@@ -97,27 +93,28 @@ def copied_row(gemm: Gemm, length: int) -> int:
 
 def _straddles(gemm: Gemm) -> float:
     """Return the share of the operands' lines that lie in two lines of the L2."""
-    across = [row * gemm.element_bytes % LINE_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
-    return sum(across) / 2
+    steps = (math.gcd(row * gemm.element_bytes, LINE_BYTES) for row in (gemm.lda, gemm.ldb))
+    return sum(1 - step / LINE_BYTES for step in steps) / 2
 
 
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
-def aligned_copies(gemm: Gemm) -> OperandCopies:
-    """Return copies of the operands whose rows tensor maps cannot describe."""
+@functools.lru_cache(maxsize=32)  # thousands of tilings of a product ask for them
+def aligned_copies(gemm: Gemm, lined: bool = False) -> OperandCopies:
+    """Return copies of the operands whose rows tensor maps cannot describe.
+
+    Args:
+        gemm: the product.
+        lined: whether long rows are copied, too, that do not begin with a line of the L2.
+    """
     lengths = {"A": gemm.row_of_a, "B": gemm.row_of_b}
     spaces = {}
     for name, stored in ((tensor.name, tensor.shape) for tensor in gemm.inputs):
-        if name in lengths and not can_be_mapped(gemm, stored[-1]):
-            row = copied_row(gemm, lengths[name])
+        if name not in lengths:
+            continue
+        row = copied_row(gemm, lengths[name])
+        straddles = lined and row * gemm.element_bytes % LINE_BYTES == 0 and stored[-1] % row
+        if straddles or not can_be_mapped(gemm, stored[-1]):
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
-
-
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for it
-def _far(gemm: Gemm) -> float:
-    """Return how much of the operands a multiprocessor must fetch from the other half of the L2."""
-    beyond = sum(tensor.nbytes for tensor in gemm.inputs if tensor.name in "AB") - _NEAR_BYTES
-    return min(1.0, max(0.0, beyond / _NEAR_BYTES))
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
@@ -384,14 +381,13 @@ class HopperTiling(Tiling):
         adding = of_parts / costs.parts_bytes_per_cycle
         adding += costs.dividing_cycles * (self.parts > 1)
         loaded = self.loaded_bytes(gemm)
+        slower = costs.straddling_share * _straddles(gemm)
+        slower += (costs.divided_share - 1) * (self.parts > 1)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
             busy_cycles=self.busy_cycles(gemm, costs),
             warps=_ENOUGH_WARPS,
-            loaded_bytes=round(
-                loaded
-                * (1 + costs.far_share * _far(gemm) + costs.straddling_share * _straddles(gemm))
-            ),
+            loaded_bytes=round(loaded * (1 + slower)),
             preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing / self.parts + adding,
             next_cycles=storing,
@@ -448,6 +444,7 @@ def sums_constants(count: int) -> dict[str, Constant]:
     return {
         "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in places)}"',
         "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in places),
+        "SUMS_RESULTS": ", ".join(f'"=f"(sums[{place}])' for place in places),
     }
 
 

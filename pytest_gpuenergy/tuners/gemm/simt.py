@@ -119,6 +119,7 @@ class SimtParameters(Tiling):
     """
 
     template: ClassVar[str] = "simt"
+    corrections: ClassVar[str] = "simt"
     family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
-from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS
+from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS, soft_maximum
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     DEPTH_BYTES,
@@ -253,7 +253,8 @@ class SkinnyParameters(Tiling):
         def wave_cycles(count: int, share: float) -> float:
             loading = count * loaded / costs.loaded_bytes_per_cycle
             multiplying = count * busy * costs.product_share
-            return max(share * moved, steps * max(loading, waiting, multiplying, alone))
+            of_step = (loading, waiting, multiplying, alone)
+            return soft_maximum(share * moved, *(steps * cycles for cycles in of_step))
 
         # Of a wave's blocks, some begin and end while others load.
         total = costs.start_cycles + beside * (1 + max(0, waves + bool(rest) - 1) / resident)

@@ -28,6 +28,21 @@ _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
 _THREADS = range(64, 513)
 """The numbers of threads of a block that are worth trying."""
+_TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
+_OWN_PARAMETERS = (
+    *("cluster_m", "cluster_n", "consumers", "split", "turned", "copying", "in_turn"),
+    *("whole_tiles", "copying_warps"),
+)
+"""The parameters that only some of these templates have; others have 0."""
+TENSOR_TRAITS = (
+    *_TENSOR_TEMPLATES,
+    *_OWN_PARAMETERS,
+    *("tile_m", "tile_n", "step_bytes", "stages", "threads", "element_bytes", "split_elements"),
+    *("resident", "waves", "last_share", "blocks_share", "steps", "tiles_of_block", "divided"),
+    *("loaded_of_product", "loading_bytes", "filled", "rows", "columns", "depth", "operand_bytes"),
+    *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles"),
+)
+"""The names of `Tiling.traits` of kernels on tensor cores, in this order."""
 MAX_STEPS = 1 << 31
 """The limit of the steps in all tiles together: kernels count them in 32 bits."""
 
@@ -49,6 +64,8 @@ class Tiling(TemplateParameters[Gemm]):
     modes: ClassVar[tuple[Mode, ...]]
     family: ClassVar[str]
     """The name of the template's costs in ``estimate.json``."""
+    corrections: ClassVar[str] = "tensor"
+    """The name of the trees there that correct its estimates."""
     least: ClassVar[Mapping[str, int]] = {
         "tile_m": 1,
         "tile_n": 1,
@@ -176,6 +193,30 @@ class Tiling(TemplateParameters[Gemm]):
             costs: what the work costs; None stands for what was fitted to stored trials.
         """
 
+    def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
+        """Return the `TENSOR_TRAITS` of a kernel on tensor cores, estimated to take `cycles`."""
+        numbers = self.numbers
+        resident, tiles = self.resident(gemm, card), self.tiles(gemm)
+        clusters = self.block_count(gemm)
+        blocks, at_once = clusters * self.cluster_blocks, resident * card.multiprocessors
+        waves, rest = divmod(blocks, at_once)
+        sums = self.tile_m * self.tile_n
+        loaded = gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n)
+        in_tiles = tiles * math.prod(self.cluster) * sums
+        unaligned = [row * gemm.element_bytes % _WIDEST_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
+        operands = gemm.element_bytes * gemm.K * (gemm.M + gemm.products * gemm.N)
+        return (
+            *(self.template == template for template in _TENSOR_TEMPLATES),
+            *(numbers.get(name, 0) for name in _OWN_PARAMETERS),
+            *(self.tile_m, self.tile_n, gemm.element_bytes * self.tile_k, self.stages),
+            *(self.threads, gemm.element_bytes, gemm.mode == "3xtf32"),
+            *(resident, waves, rest / at_once, blocks / card.multiprocessors),
+            *(self.max_steps(gemm), tiles / clusters, self.shares_tiles(gemm)),
+            *(loaded / (sums * self.tile_k), min(blocks, at_once) * self.stages * loaded),
+            *(gemm.B * gemm.M * gemm.N / in_tiles, gemm.most_rows, gemm.N, gemm.K, operands),
+            *(gemm.a_transposed, gemm.b_transposed, *unaligned, math.log2(cycles)),
+        )
+
     def constants(self, gemm: Gemm) -> dict[str, Constant]:
         """Return the constants of ``tiles.cu`` and ``end.cu``; booleans are for preprocessing."""
         height = self.cluster[0] * self.tile_m
@@ -296,8 +337,10 @@ def tiled_kernel(
         tiles = parameters.tiles(gemm) - parameters.whole_tile_count(gemm)
         grid = (tiles, slices, parameters.cluster_blocks)
         launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
+    activation = ["gemm/activation"] if gemm.activation != "none" else []
+    files = ("gemm/tiles", *activation, "gemm/end", *texts, "gemm/sum")
     return Kernel(
-        template_text(every, ("gemm/tiles", "gemm/end", *texts, "gemm/sum"), _head(gemm)),
+        template_text(every, files, _head(gemm)),
         tuple(launches),
         tensor_maps=tensor_maps,
         workspaces=tuple(workspaces),

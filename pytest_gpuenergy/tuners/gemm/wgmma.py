@@ -226,6 +226,7 @@ class WgmmaParameters(HopperTiling):
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
             "PROMOTED": False,
+            "DOUBLED": False,
         }
 
     def _rows_stored(self, gemm: Gemm) -> bool:

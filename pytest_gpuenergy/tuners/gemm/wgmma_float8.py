@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,10 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     LINE_BYTES,
     OTHER_REGISTERS,
     WARPGROUP,
+    aligned_copies,
     copied_row,
 )
+from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
 from pytest_gpuenergy.tuners.gemm.tiling import with_copies
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
@@ -38,7 +41,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     """The parameters of a kernel of the template.
 
     A step is as long as a block of elements with a scale in common, after which sums are added to
-    totals in float32 unless the product's accumulation is ``fast``.
+    totals in float32 unless the product's accumulation is ``fast``. What does not lie along K is
+    transposed in any case; with ``turned``, long rows are copied as well that do not begin with a
+    line of the L2.
     """
 
     template: ClassVar[str] = "wgmma_float8"
@@ -59,6 +64,15 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         return "wgmma"
 
     @classmethod
+    def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
+        several = (False, True) if aligned_copies(multiplied(gemm), lined=True).spaces else (False,)
+        for tile, turned in itertools.product(super().tiles_tried(gemm), several):
+            yield {**tile, "turned": turned}
+
+    def copies(self, gemm: Gemm) -> OperandCopies:
+        return aligned_copies(gemm, lined=self.turned)
+
+    @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what a product lacks: what quantizes A reads it along K."""
         if gemm.quantize and gemm.a_transposed:
@@ -67,21 +81,34 @@ class WgmmaFloat8Parameters(WgmmaParameters):
 
     def consumer_registers(self, gemm: Gemm) -> int:
         """Return about how many registers a consumer's thread needs for sums and totals."""
-        sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         if gemm.accumulation == "fast":
-            return sums + OTHER_REGISTERS
+            return self._registers(gemm, 1)
+        return self._registers(gemm, 3 if self.overlaps_steps(gemm) else 2)
+
+    def _registers(self, gemm: Gemm, kept: int) -> int:
+        """Return about how many registers a consumer's thread needs that keeps so many sums."""
+        sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
         factors = self.tile_m // (WARPGROUP // 4 * self.consumers) + self.tile_n // 64
-        return 2 * sums + OTHER_REGISTERS + (factors if gemm.scaling == "block" else 0)
+        scaled = gemm.scaling == "block"
+        return kept * sums + OTHER_REGISTERS + max(0, kept - 1) * factors * scaled
+
+    def overlaps_steps(self, gemm: Gemm) -> bool:
+        """Return whether a thread has registers for totals and for the sums of two steps."""
+        promoted = gemm.accumulation != "fast"
+        return promoted and self._registers(gemm, 3) <= self.register_counts[2]
 
     def busy_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of a step if neither tensor cores nor shared memory wait.
 
-        While a consumer adds its sums to totals, only others multiply.
+        While a consumer adds its sums to totals, others multiply, and it does so itself if it has
+        registers for the sums of two steps.
         """
         busy = super().busy_cycles(gemm, costs)
         if gemm.accumulation == "fast":
             return busy
         adding = costs.sums_share * self.tile_m * self.tile_n / WARPGROUP
+        if self.overlaps_steps(gemm):
+            return max(busy, adding)
         return max(busy, (busy + adding) / self.consumers)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
@@ -97,6 +124,7 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         return {
             **super().instruction_constants(gemm),
             "PROMOTED": gemm.accumulation != "fast",
+            "DOUBLED": self.overlaps_steps(gemm),
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
 

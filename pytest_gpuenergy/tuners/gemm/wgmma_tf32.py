@@ -40,6 +40,8 @@ _ROWS = 16
 _OTHER_REGISTERS = 32
 """The registers of a thread besides its sums and rows. ptxas of CUDA 13.0 spills nothing for a tile
 of 96 rows with three consumers, where a thread has 160 registers."""
+_OTHERS_OF_TWO_STEPS = 48
+"""The same if a thread has two steps: ptxas spills 28 bytes in tiles of 88 rows in ``3xtf32``."""
 _PRODUCTS_PER_CYCLE = 1024
 """The products in TF32 on a multiprocessor: half as many as of 16-bit elements (H100
 whitepaper)."""
@@ -125,8 +127,25 @@ class WgmmaTf32Parameters(HopperTiling):
 
         For split elements, it keeps its sums twice: those of the present step, and the totals.
         """
-        kept = 2 if gemm.mode == "3xtf32" else 1
-        return kept * (self.instruction_sums + _ROWS) + _OTHER_REGISTERS
+        return self._registers(gemm, 2 if self.overlaps_steps(gemm) else 1)
+
+    def _registers(self, gemm: Gemm, steps: int) -> int:
+        """Return about how many registers a consumer's thread needs that keeps so many steps."""
+        split = gemm.mode == "3xtf32"
+        of_step = (1 + split) * _ROWS + split * self.instruction_sums
+        if steps > 1:
+            return self.instruction_sums + steps * of_step + _OTHERS_OF_TWO_STEPS
+        return (1 + split) * (self.instruction_sums + _ROWS) + _OTHER_REGISTERS
+
+    def overlaps_steps(self, gemm: Gemm) -> bool:
+        """Return whether a consumer multiplies a step while it adds the sums of the one before.
+
+        It then holds two stages, and warps that copy begin two others before one of them is ready.
+        """
+        enough = (
+            self.stages > 1 + self.copying and self._registers(gemm, 2) <= self.register_counts[2]
+        )
+        return enough and not self.in_turn
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
         turned = gemm.a_transposed and not self.copying
@@ -150,7 +169,8 @@ class WgmmaTf32Parameters(HopperTiling):
         beside += costs.split_share * k * n if times > 1 else 0.0
         beside *= costs.turns_share if self.in_turn else 1.0
         multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
-        multiplying += costs.waiting_cycles / self.consumers
+        if not self.overlaps_steps(gemm):
+            multiplying += costs.waiting_cycles / self.consumers
         return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
     def preparing_cycles(self, gemm: Gemm, costs: Costs) -> float:
@@ -172,6 +192,7 @@ class WgmmaTf32Parameters(HopperTiling):
         shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
         return {
             "IN_TURN": self.in_turn,
+            "DOUBLED": self.overlaps_steps(gemm),
             "COPIED": self.copying,
             "LDA": gemm.lda,
             "LDB": gemm.ldb,

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import HostGpu, host_gpu, nvml_of_one_card
+from host_cupy import HostGpu, device_in_this_process, host_gpu
 from test_machine_code import CODE
-from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import Binary, CudaDevice, encoded_map
 from pytest_gpuenergy.devices.cuda import binders, cuda_device as cuda, driver
@@ -108,10 +107,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, matmul: Any = np.matmul) -> Iterator[
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
-    monkeypatch.setattr(cuda, "Worker", Worker)
-    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    return CudaDevice(nvml_of_one_card(), gpu)
+    return device_in_this_process(monkeypatch)
 
 
 def test_each_library_entry_has_what_calls_it():

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from host_cublas import ON_TENSOR_CORES, HostCublas, host_cublas
-from host_cupy import host_gpu, nvml_of_one_card
+from host_cupy import device_in_this_process, host_gpu
 from points import each_once
-from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
@@ -31,10 +29,7 @@ GEMM = Gemm("product", 5, 6, 7)
 @pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda, "Worker", Worker)
-        patch.setattr(cuda, "find_spec", lambda _: object())
-        gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-        yield CudaDevice(nvml_of_one_card(), gpu)
+        yield device_in_this_process(patch)
 
 
 @contextmanager
@@ -139,6 +134,17 @@ def test_it_multiplies_batches_and_groups(device, layout, several, end):
     with host():
         verified = verify_on_device(device, offered(device, gemm)[-1], gemm)
     assert verified.max_relative_error <= gemm.error_bound.max_relative
+
+
+@pytest.mark.parametrize("end", [{"bias": True}, {"activation": "gelu_tanh"}])
+def test_sums_that_would_be_rounded_before_their_end_are_not_split(device, end):
+    with host():
+        rounded, wide = (
+            offered(device, Gemm("g", 19, 13, 33, "tn", mode, **end))
+            for mode in ("float16", "tf32")
+        )
+    assert [one.origin.details["algorithm"] for one in rounded] == [7]
+    assert [one.origin.details["algorithm"] for one in wide] == [7, 9, ON_TENSOR_CORES]
 
 
 def test_each_group_with_rows_is_a_call_with_an_algorithm(device):

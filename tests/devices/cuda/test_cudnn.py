@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from host_cudnn import REDUCED, STRICT, TENSOR_CORE, Algorithm, HostCudnn, host_cudnn
-from host_cupy import host_gpu, nvml_of_one_card
+from host_cupy import device_in_this_process, host_gpu
 from hypothesis import given, strategies as st
 from points import each_once
-from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda, cudnn
+from pytest_gpuenergy.devices.cuda import cudnn
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, LibraryCall
 from pytest_gpuenergy.support import KernelFault, UnavailableError
@@ -44,10 +43,7 @@ MODES: Any = ["float32", "tf32", "float16", "bfloat16"]
 @pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda, "Worker", Worker)
-        patch.setattr(cuda, "find_spec", lambda _: object())
-        gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-        yield CudaDevice(nvml_of_one_card(), gpu)
+        yield device_in_this_process(patch)
 
 
 @contextmanager

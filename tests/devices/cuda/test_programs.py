@@ -6,18 +6,15 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from host_cupy import host_gpu, nvml_of_one_card
-from test_relaunch import Worker
+from host_cupy import device_in_this_process, host_gpu
 
 from pytest_gpuenergy.devices import CudaDevice, NvccCompilers, specific_architecture
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.kernels import CudaProgram, Headers
-from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault, cuda_dir
+from pytest_gpuenergy.tuners import configuration_named, cutlass_program, find_headers
 from pytest_gpuenergy.workloads import Gemm
 
 pytestmark = pytest.mark.slow
@@ -62,6 +59,50 @@ extern "C" char const* program_launch(void* program, void*) {
 extern "C" void program_close(void* program) { delete static_cast<Program*>(program); }
 """
 GEMM = Gemm("g", 5, 7, 3, lda=4)
+CUTLASS = """
+#include <cstddef>
+__attribute__((section(".nv_fatbin"), used)) char const code[] = "\\177ELF";
+using cudaStream_t = void*;
+enum cudaError_t { cudaSuccess };
+cudaError_t cudaGetDevice(int*) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+char const* cudaGetErrorString(cudaError_t) { return "an error"; }
+namespace cutlass {
+enum class Status { kSuccess, kInvalid };
+char const* cutlassGetStatusString(Status) { return "cannot be implemented"; }
+}
+"""
+"""What the programs of CUTLASS need of it and of CUDA."""
+UNSPLIT = """
+using cutlass::Status;
+struct Gemm {
+  using Arguments = Problem;
+  static Status can_implement(Problem const& of) {
+    return of.split == 1 ? Status::kSuccess : Status::kInvalid;
+  }
+  static std::size_t get_workspace_size(Problem const&) { return 0; }
+  Problem of;
+  Status initialize(Problem const& problem, void*, cudaStream_t) {
+    of = problem;
+    return Status::kSuccess;
+  }
+  Status run(cudaStream_t) {
+    auto a = (float const*)of.a, b = (float const*)of.b;
+    for (int i = 0; i < of.m; ++i) {
+      for (int j = 0; j < of.n; ++j) {
+        float sum = 0;
+        for (int k = 0; k < of.k; ++k) sum += a[i * of.lda + k] * b[k * of.ldb + j];
+        ((float*)of.c)[i * of.ldc + j] = sum;
+      }
+    }
+    return Status::kSuccess;
+  }
+};
+Problem arguments_of(Problem const& problem) { return problem; }
+Status prepare_launch(Problem const&, void*, cudaStream_t) { return Status::kSuccess; }
+"""
+"""A product in place of one of CUTLASS's."""
+PROGRAM_PARTS = ("problem.cu", "program.cu")
 
 
 def program_for(gemm: Gemm, source: str = SOURCE) -> CudaProgram:
@@ -87,10 +128,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def device(tools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CudaDevice]:
     assert tools.is_dir()
-    monkeypatch.setattr(cuda, "Worker", Worker)
-    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    device = CudaDevice(nvml_of_one_card(), gpu)
+    device = device_in_this_process(monkeypatch)
     with host_gpu(lambda: None):
         yield device
     device.close()
@@ -130,6 +168,17 @@ def test_what_is_wrong_with_a_program_is_a_fault(device, source, outcome, words)
     with pytest.raises(KernelFault, match=words) as fault:
         verify_on_device(device, program_for(GEMM, source), GEMM)
     assert fault.value.outcome == outcome
+
+
+def test_a_program_of_cutlass_gets_all_numbers_of_its_product(device, tmp_path):
+    gemm = Gemm("g", 5, 7, 3, lda=4, ldb=9, ldc=8)
+    (tmp_path / "cutlass").mkdir()
+    (tmp_path / "cutlass" / "version.h").write_text("#define CUTLASS_MAJOR 4")
+    configuration = configuration_named("cutlass_simt_sgemm_128x128_8x2_nn_align1", gemm)
+    program = cutlass_program(gemm, configuration, 90, find_headers(tmp_path))
+    problem, opened = ((cuda_dir() / "cutlass" / name).read_text() for name in PROGRAM_PARTS)
+    source = CUTLASS + problem + UNSPLIT + opened
+    verify_on_device(device, replace(program, source=source, headers=None), gemm)
 
 
 def test_a_program_that_hides_its_machine_code_is_not_taken_for_one_of_float32(device):

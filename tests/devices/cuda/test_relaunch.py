@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import host_gpu, nvml_of_one_card
+from host_cupy import device_in_this_process, host_gpu
 from points import each_once
 
 from pytest_gpuenergy.ab import take_turns
-from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice, CudaRunner
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
+from pytest_gpuenergy.devices import MAX_PLACEMENTS, Binary, CudaDevice
 from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import (
     check_again,
@@ -72,33 +70,11 @@ class Double:
         self._change(self, x.view(np.float32), y.view(np.float32), w)
 
 
-class Worker:
-    """A worker that runs in this process."""
-
-    pid = 1
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self._runner: CudaRunner | None = None
-
-    def start(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        self._runner = None
-
-    def call(self, method: str, *arguments: Any, timeout_s: float | None = None) -> Any:  # noqa: ARG002
-        self._runner = self._runner or CudaRunner()
-        return getattr(self._runner, method)(*pickle.loads(pickle.dumps(arguments)))
-
-
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
-    monkeypatch.setattr(cuda, "Worker", Worker)
-    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
     binary = Binary(Path("f.cubin"), {"f": "f"})
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: binary)
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    return CudaDevice(nvml_of_one_card(), gpu)
+    return device_in_this_process(monkeypatch)
 
 
 PLACES = {"in files": False, "on the GPU": True}
@@ -159,6 +135,12 @@ def leaves_what_is_there(double: Double, x: Any, y: Any, _: Any) -> None:
         y[:] = 2 * x
 
 
+def leaves_what_is_there_in_the_last_set(double: Double, x: Any, y: Any, _: Any) -> None:
+    is_last = double.all_sets.is_set() and y.ctypes.data == double.sets[-1]
+    if not (is_last and np.isfinite(y).all()):
+        y[:] = 2 * x
+
+
 def pauses(double: Double, x: Any, y: Any, _: Any) -> None:
     if not double.late or double.launches < 40 or double.launches % 3 == 0:
         y[:] = 2 * x
@@ -180,6 +162,10 @@ CHANGES = {
     "stops": (stops, "16384 of 16384 elements of y .* never written"),
     "stops on one set": (stops_on_one_set, "16384 of 16384 elements of y .* never written"),
     "leaves what is there": (leaves_what_is_there, "elements? of y .* wrong"),
+    "leaves what is there in the last set": (
+        leaves_what_is_there_in_the_last_set,
+        "elements? of y .* wrong",
+    ),
     "pauses": (pauses, "elements? of y "),
     "changes its input": (
         changes_its_input,

@@ -6,17 +6,14 @@ That the worker is a process of its own is not tested here.
 from __future__ import annotations
 
 import pickle
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from host_cupy import nvml_of_one_card
+from host_cupy import Worker, device_in_this_process
 from test_binders import SCALE, SOURCE, TRITON, fakes
-from test_relaunch import Worker
 
 from pytest_gpuenergy.devices import CudaDevice, ReplayLog
-from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
 from pytest_gpuenergy.kernels import Job, TritonKernel
 from pytest_gpuenergy.record import Correctness
@@ -74,10 +71,7 @@ def device(monkeypatch: pytest.MonkeyPatch, calls: list[tuple[str, bytes]]) -> C
             calls.append((method, pickle.dumps(arguments)))
             return super().call(method, *arguments, timeout_s=timeout_s)
 
-    monkeypatch.setattr(cuda, "Worker", Noting)
-    monkeypatch.setattr(cuda, "find_spec", lambda _: object())
-    gpu: Any = SimpleNamespace(handle=None, name="GPU", uuid="GPU-1", ordinal=0)
-    return CudaDevice(nvml_of_one_card(), gpu)
+    return device_in_this_process(monkeypatch, Noting)
 
 
 def verified_and_repeated(device: CudaDevice, kernel: TritonKernel) -> Correctness:

@@ -9,19 +9,25 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import DepthwiseParameters, GroupedParameters, rank_kernels
+from pytest_gpuenergy.tuners import (
+    DepthwiseParameters,
+    GroupedParameters,
+    NarrowParameters,
+    rank_kernels,
+)
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, CONV_MODES, Conv2d
 
 H100 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
+THOROUGH = pytest.mark.thorough
 DRAWN = settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @st.composite
-def convolutions(draw: st.DrawFn, *, depthwise: bool) -> Conv2d:
+def convolutions(draw: st.DrawFn, *, depthwise: bool = False, most: int = 6) -> Conv2d:
     """Any geometry, mode and layout: sizes that tiles do not divide, padding beyond windows."""
     groups, more = draw(st.integers(1, 5)), st.integers(1, 3)
-    in_group, out_group = 1 if depthwise else draw(st.integers(1, 6)), draw(more)
+    in_group, out_group = 1 if depthwise else draw(st.integers(1, most)), draw(more)
     size, taps = st.integers(1, 14), st.sampled_from([1, 2, 3, 5])
     sizes = (
         *(draw(st.integers(1, 2)), draw(size), draw(size), groups * out_group, groups * in_group),
@@ -64,7 +70,7 @@ def test_depthwise_is_right_for_any_geometry(device, conv, chosen):
 @pytest.mark.slow
 @DRAWN
 @given(
-    convolutions(depthwise=False),
+    convolutions(),
     st.builds(
         GroupedParameters,
         **tiles(),
@@ -78,13 +84,28 @@ def test_grouped_is_right_for_any_geometry(device, conv, chosen):
 
 
 @pytest.mark.slow
+@DRAWN
+@given(
+    convolutions(most=40),
+    st.builds(
+        NarrowParameters,
+        **{**tiles(), "threads_z": st.sampled_from([1, 2, 3, 8, 32])},
+        channels=st.sampled_from([1, 2, 3, 4]),
+    ),
+)
+def test_narrow_is_right_for_any_geometry(device, conv, chosen):
+    error = verify_on_device(device, chosen.kernel(conv), conv).max_relative_error
+    assert error <= conv.error_bound.max_relative
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param((1, 13, 16, 6, 6, 3, 3, 1, 1, 1, 6), id="vectors"),
-        pytest.param((1, 14, 14, 8, 4, 3, 3, 2, 0, 1, 4), id="multiplier-2-no-padding"),
+        pytest.param((1, 13, 16, 6, 6, 3, 3, 1, 1, 1, 6), id="vectors", marks=THOROUGH),
+        pytest.param((1, 14, 14, 8, 4, 3, 3, 2, 0, 1, 4), id="multiplier-2", marks=THOROUGH),
         pytest.param((1, 15, 12, 5, 5, 3, 3, 3, 2, 2, 5), id="stride-3-dilation-2"),
-        pytest.param((3, 1, 1, 7, 7, 3, 3, 1, 1, 1, 7), id="images-of-1x1"),
+        pytest.param((3, 1, 1, 7, 7, 3, 3, 1, 1, 1, 7), id="images-of-1x1", marks=THOROUGH),
         pytest.param((1, 9, 8, 12, 8, 3, 3, 1, 1, 1, 4), id="grouped"),
     ],
 )
@@ -100,6 +121,7 @@ def test_what_the_search_begins_with_is_right(device, sizes):
     [
         pytest.param(DepthwiseParameters, (1, 14, 14, 32, 32, 3, 3, 1, 1, 1, 32), id="depthwise"),
         pytest.param(GroupedParameters, (1, 30, 31, 8, 3, 3, 3, 1, 1), id="first-layer"),
+        pytest.param(NarrowParameters, (1, 20, 21, 5, 40, 3, 3, 1, 1), id="narrow"),
     ],
 )
 def test_the_best_is_right_with_channels_last(device, kind, sizes):
@@ -115,6 +137,7 @@ def test_the_best_is_right_with_channels_last(device, kind, sizes):
     [
         (DepthwiseParameters(), 3, "top + row >= 0", "true"),
         (GroupedParameters(channels=2), 1, "first > 0) __sync", "first < 0) __sync"),
+        (NarrowParameters(channels=4, threads_z=3), 1, "channel >= channels", "channel > channels"),
     ],
 )
 def test_a_missing_condition_is_found(device, chosen, groups, right, wrong):
@@ -153,7 +176,14 @@ def test_a_depthwise_convolution_gets_the_template_that_does_less():
     assert {type(one) for one in rank_kernels(conv, H100)} == {GroupedParameters}
 
 
-@given(convolutions(depthwise=False), st.booleans())
+def test_few_output_channels_get_the_template_without_tensor_cores():
+    conv = Conv2d.of("c", 5, 65, 80, 4, 113, 1, 7, 1, 14, 4, mode="3xtf32")
+    assert type(rank_kernels(conv, H100)[0]) is NarrowParameters
+    conv = Conv2d.of("c", 1, 56, 56, 64, 64, 3, 3, 1, 1, mode="3xtf32")
+    assert NarrowParameters not in {type(one) for one in rank_kernels(conv, H100)}
+
+
+@given(convolutions(), st.booleans())
 def test_every_convolution_with_a_window_that_fits_registers_has_parameters(conv, small):
     assume(math.prod(conv.shape.window) <= 81)
     card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
@@ -197,6 +227,12 @@ def test_a_window_that_is_too_large_is_told(sizes, window):
                 Conv2d.of("c", 1, 9, 9, 512, 9, 3, 3, 1, 1)
             ),
             "choose a smaller depth for c",
+        ),
+        (
+            lambda: NarrowParameters(channels=16, threads_x=1, threads_z=64).kernel(
+                Conv2d.of("c", 1, 9, 9, 16, 64, 5, 5, 1, 2)
+            ),
+            "choose fewer threads along Z or channels for c",
         ),
         (
             lambda: DepthwiseParameters(threads_y=1).kernel(

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from pytest_gpuenergy.tuners import (
-    TRAITS,
     FittedCosts,
     MmaParameters,
     SimtParameters,
@@ -25,7 +24,7 @@ from pytest_gpuenergy.tuners import (
     rank_kernels,
 )
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import Gemm, Mode
+from pytest_gpuenergy.workloads import FLOAT8_MODES, Gemm, Mode
 
 H200 = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
 A100 = CardResources(80, 108, 64, 2048, 164 << 10, 163 << 10)
@@ -67,9 +66,16 @@ def test_the_first_choice_fits_the_card_and_makes_a_kernel(sizes, layout, mode, 
     sizes=st.tuples(SIZES, SIZES, st.integers(1, 2000)),
     more=st.integers(1, 3000),
 )
+@example(kernel=KERNELS[-1], sizes=(1, 1, 1), more=112)
 def test_a_deeper_product_takes_no_less_time(kernel: Any, sizes, more):
-    m, n, k = sizes  # in nt, rows of A and B are as long for any K
-    product, deeper = (Gemm("g", m, n, deep, "nt", kernel.modes[0]) for deep in (k, k + more))
+    """Where rows of A and B are as long for both: those that begin within lines take longer."""
+    m, n, k = sizes
+    row = -(-(k + more) // 16) * 16
+    along_k = {"layout": "tn", "lda": row, "ldb": row}  # without copies that are turned first
+    stored = along_k if kernel.modes[0] in FLOAT8_MODES else {"layout": "nt"}
+    product, deeper = (
+        Gemm("g", m, n, deep, mode=kernel.modes[0], **stored) for deep in (k, k + more)
+    )
     assert kernel.cycles(deeper, H200) >= kernel.cycles(product, H200) * (1 - 1e-9)
 
 
@@ -99,14 +105,17 @@ def test_rows_that_only_narrow_copies_can_take_cost_more():
 def test_all_templates_have_costs_and_trees_are_complete():
     estimate = fitted()
     assert {kernel.family for kernel in KERNELS} == estimate.costs.keys()
-    for template, trees in estimate.corrections.items():
-        assert template == SimtParameters.template
-        assert trees.traits == TRAITS
+    assert {kernel.corrections for kernel in KERNELS} == estimate.corrections.keys()
+    for kernel in KERNELS:
+        trees = estimate.corrections[kernel.corrections]
+        product = Gemm("g", 2048, 2048, 2048, mode=kernel.modes[0])
+        assert len(kernel.traits(product, H200, 1e5)) == len(trees.traits)
+    for trees in estimate.corrections.values():
         for nodes, thresholds, values in zip(
             trees.nodes, trees.thresholds, trees.values, strict=True
         ):
             assert len(nodes) == len(thresholds) == len(values) - 1 == 7
-            assert all(0 <= node < len(TRAITS) for node in nodes)
+            assert all(0 <= node < len(trees.traits) for node in nodes)
     for costs in estimate.costs.values():
         assert all(value >= 0 for value in costs.energy_shares.values())
 

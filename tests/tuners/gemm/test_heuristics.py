@@ -77,6 +77,7 @@ def test_the_fastest_tiles_come_first_and_each_once(install):
     assert advise_tiles(GEMM, "NVIDIA H200", 90) == (((7, 7), (32, 64), (64, 64)), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "layout", "name", "capability", "asked"),
     [

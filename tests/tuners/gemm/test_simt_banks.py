@@ -20,7 +20,10 @@ from points import each_once
 from pytest_gpuenergy.tuners import SimtParameters
 from pytest_gpuenergy.workloads import Gemm
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not on the PATH"),
+]
 
 _BEFORE = """
 #include <cstdio>

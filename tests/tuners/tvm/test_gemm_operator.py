@@ -233,7 +233,7 @@ def test_every_form_of_any_product_is_right(child, device, gemm, data):
     [
         pytest.param(
             *one,
-            marks=[] if one in {("float16", "nt"), ("float32", "nn")} else [pytest.mark.thorough],
+            marks=[] if one == ("float16", "nt") else [pytest.mark.thorough],
         )
         for one in product(MODES, LAYOUTS)
     ],
