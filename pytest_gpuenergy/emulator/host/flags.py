@@ -33,8 +33,8 @@ _FLAGS = (
     "-fsanitize=float-cast-overflow,shift-exponent",
     *CONVERSION_WARNINGS,
 )
-# GCC works out its tables anew for each kernel: those for AVX-512 take a tenth of the time of a small
-# one. Whole launches, which plain builds run, gain from its registers.
+# GCC works out its tables anew for each kernel. Those for AVX-512 take a tenth of the time of a
+# small one; whole launches, which plain builds run, gain from its registers.
 _CHECKED_X86 = ("-mno-avx512f",)
 # It also compares all its macros with those of the precompiled header. To write down the numbers of
 # these, which no kernel can use, takes a twentieth.
