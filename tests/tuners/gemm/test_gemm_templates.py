@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from gemm_products import aligned_products, products, several
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from points import nightly
 
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import verify_on_device
+from pytest_gpuenergy.engine import drawings_of, verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuners import (
     TEMPLATES,
@@ -43,6 +43,25 @@ SKINNY = SkinnyParameters(tile_m=8, tile_n=64, stages=2)
 SMALLEST: dict[str, Any] = {one.template: one for one in (SIMT, MMA, WGMMA, TF32, FLOAT8, SKINNY)}
 HALF = Gemm("g", M=72, N=136, K=200, mode="bfloat16")
 SPLIT = Gemm("g", M=72, N=68, K=100, layout="nt", mode="3xtf32")
+
+
+@pytest.mark.parametrize(
+    ("template", "mode"),
+    [
+        ("simt", "float32"),
+        ("mma", "3xtf32"),
+        ("wgmma", "bfloat16"),
+        ("wgmma_tf32", "tf32"),
+        ("skinny", "float16"),
+    ],
+)
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+def test_kernels_of_a_product_without_an_activation_share_the_inputs_of_their_verification(
+    template, mode, activation
+):
+    gemm = Gemm("g", M=1024, N=1024, K=1024, mode=mode, activation=activation)
+    drawings = drawings_of((0, 1, 2), gemm, SMALLEST[template].kernel(gemm))
+    assert all(each.is_shared for each in drawings) == (activation == "none")
 
 
 @st.composite
@@ -309,7 +328,7 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
         Gemm("g", 171, 72, 72, "tn", "bfloat16", groups=(3, 0, 64, 104), bias=True),
     ),
     "wgmma-groups-clusters": (
-        replace(WGMMA, tile_n=128, cluster_m=2, blocks=2),
+        replace(WGMMA, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 80, 136, 72, "nt", "bfloat16", groups=(8, 72), residual=True),
     ),
     "wgmma-groups-padded": (
@@ -536,7 +555,11 @@ def test_a_product_without_an_end_takes_no_further_inputs(template):
 @ANY_TEMPLATE
 def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
     gemm = data.draw(some_product(template, 140 if "wgmma" in template else 60))
-    assert verify(device, data.draw(STRATEGIES[template]()), gemm) <= 1
+    chosen = data.draw(STRATEGIES[template]())
+    if template == "wgmma" and gemm.mode == "tf32" and gemm.layout != "tn":
+        chosen = replace(chosen, turned=True)
+    assume(chosen.shared_bytes(gemm) <= H200.shared_bytes_of_block)
+    assert verify(device, chosen, gemm) <= 1
 
 
 @pytest.mark.thorough
@@ -546,6 +569,7 @@ def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
 def test_any_parameters_that_are_offered_are_right(device, template, data):
     gemm = data.draw(some_product(template, 140))
     offered = list(TEMPLATES[template].fitting(gemm, SMALL_HOPPER))
+    assume(offered)  # skinny is for few rows
     assert verify(device, data.draw(st.sampled_from(offered)), gemm) <= 1
 
 
@@ -685,14 +709,9 @@ def test_blocks_compute_whole_or_shared_tiles(device, whole_tiles):
     assert verify(device, chosen, Gemm("g", 136, 136, 72, mode="bfloat16")) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("cluster_m", "cluster_n", "layout"),
-    [
-        (1, 2, "nt"),
-        pytest.param(2, 1, "nn", marks=pytest.mark.thorough),
-        pytest.param(2, 2, "nn", marks=pytest.mark.thorough),
-    ],
+    ("cluster_m", "cluster_n", "layout"), [(1, 2, "nt"), (2, 1, "nn"), (2, 2, "nn")]
 )
 def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, layout):
     cluster = {"cluster_m": cluster_m, "cluster_n": cluster_n}
@@ -707,10 +726,13 @@ def test_blocks_of_a_cluster_copy_for_one_another(device, cluster_m, cluster_n, 
 @pytest.mark.parametrize(
     ("chosen", "gemm", "most"),
     [
-        (MMA, Gemm("g", 16, 16, 4096, mode="3xtf32"), 0.1),
-        (replace(TF32, tile_m=32), Gemm("g", 8, 64, 4096, mode="3xtf32"), 0.25),
+        pytest.param(MMA, Gemm("g", 16, 16, 4096, mode="3xtf32"), 0.1, id="mma"),
+        pytest.param(
+            *(replace(TF32, tile_m=32), Gemm("g", 8, 64, 4096, mode="3xtf32"), 0.25),
+            id="wgmma_tf32",
+            marks=pytest.mark.thorough,
+        ),
     ],
-    ids=["mma", "wgmma_tf32"],
 )
 def test_split_operands_are_as_exact_as_float32_in_long_sums(device, chosen, gemm, most):
     assert verify(device, chosen, gemm) < most
@@ -904,7 +926,7 @@ FAULTS = {
 
 # One for each way in which the emulated GPU finds a fault; the others are found in the same ways.
 DAILY_FAULTS = {
-    *("simt-part-not-added", "simt-stage-overwritten-early", "mma-long-sums-cut-off"),
+    *("simt-part-not-added", "simt-stage-overwritten-early"),
     *("wgmma-full", "wgmma-stage-free-early", "wgmma-box-of-c-free-early"),
     *("wgmma_tf32-written", "wgmma_float8-not-promoted"),
     "skinny-given-to-a-block-that-has-not-begun",
@@ -1147,6 +1169,7 @@ UNALIGNED: dict[str, tuple[Any, Gemm]] = {
 
 SIMILAR_UNALIGNED = (
     *("simt-turned", "simt-spread", "wgmma-tf32", "wgmma-tf32-boxes", "wgmma_tf32-copied"),
+    "wgmma-copied",  # as the wgmma-turned of odd sizes
 )
 
 
