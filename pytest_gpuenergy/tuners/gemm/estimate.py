@@ -24,6 +24,11 @@ _SHARPNESS = 8
 the power limit begins to hold a product back."""
 FEW_ROWS = 64
 """The most rows of a product that takes as long as B takes to come from memory."""
+_FEW_ROWS_SHARE = 1.2
+"""What templates for many rows take in 16 bits for products with few, relative to the estimate.
+Ten products whose B came from memory took 1.4 to 1.9 times as long on an H200; where it was in the
+L2, as in the trials to which they are fitted, some were faster than `skinny`. Of the first choices
+of 16 such products, those with 1.1 to 1.3 are the fastest (docs/notes/decoding.md)."""
 _FIRST_CORRECTED = 512
 """The kernels that are corrected first where only the best one is of interest; then come twice as
 many, and so on, as long as one of them could still be the best."""
@@ -146,6 +151,12 @@ class _Corrected(Protocol):
         """Return what may explain how far the estimate is off."""
 
 
+def _few_rows_share(gemm: Gemm, tiling: Tiling) -> float:
+    """Return what a kernel takes where B comes from memory, relative to its estimate."""
+    few = gemm.most_rows <= FEW_ROWS and gemm.element_bytes == 2
+    return _FEW_ROWS_SHARE if few and tiling.family != "skinny" else 1.0
+
+
 def estimated_cycles(
     gemm: Gemm,
     card: CardResources,
@@ -166,7 +177,11 @@ def estimated_cycles(
     """
     import numpy as np
 
-    cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
+    shares = [_few_rows_share(gemm, tiling) for tiling in tilings]
+    cycles = [
+        share * tiling.cycles(gemm, card, estimate.costs[tiling.family])
+        for share, tiling in zip(shares, tilings, strict=True)
+    ]
     for kind, trees in estimate.corrections.items():
         places = [place for place, tiling in enumerate(tilings) if tiling.corrections == kind]
         if of_best:
@@ -177,7 +192,7 @@ def estimated_cycles(
             place for place in places[begin : begin + count] if least * cycles[place] <= best
         ]:
             traits = [
-                cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place])
+                cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place] / shares[place])
                 for place in batch
             ]
             sums = trees.sums(np.array(traits, dtype=float))

@@ -661,6 +661,12 @@ def test_long_8_bit_rows_are_copied_to_whole_lines_of_the_l2_where_that_pays(row
     assert [space.shape for space in kernel.workspaces] == [(4096, 4224)] * copied
 
 
+@pytest.mark.parametrize(("rows", "few"), [(16, True), (64, True), (128, False)])
+def test_few_rows_have_a_template_of_their_own(rows, few):
+    product = Gemm("g", rows, 4096, 4096, "tn", "bfloat16")
+    assert isinstance(rank_kernels(product, H200)[0], SkinnyParameters) == few
+
+
 def test_blocks_divide_the_steps_of_few_tiles():
     assert rank_kernels(Gemm("g", 200, 3584, 18944, "tn", "bfloat16"), H200)[0].split > 1
     assert rank_kernels(Gemm("g", 4096, 4096, 4096, "tn", "bfloat16"), H200)[0].split == 1
