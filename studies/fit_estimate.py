@@ -491,7 +491,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
     "float8": {
         **_ALL,
         **_CLUSTERS,
-        "copied_bytes_per_cycle": (50, 0.1),
+        "copied_bytes_per_cycle": (16, 0.1),
         "sums_share": (2.0, 0.7),
         "straddling_share": (1.8, 0.05),
         "dividing_cycles": (2000, 0.3),

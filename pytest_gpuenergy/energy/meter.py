@@ -44,10 +44,10 @@ _STEADY_S = 1.0
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
-_REMEMBERED_S = 60.0
+_REMEMBERED_S = 15.0
 """The time from the first reading to the first write of the meter's memory, and the least time
-between two writes. After half a minute, an H200 was taken for one with a large heat sink
-(docs/notes/temperature.md)."""
+between two writes. In 100 simulated sessions, the right kind of heat sink was then the most likely
+one (docs/notes/temperature.md)."""
 
 MIN_PAUSE_S = 5.0
 """The shortest pause after which a card has cooled down."""

@@ -103,3 +103,12 @@ def test_parts_are_printed_if_they_are_asked_for(monkeypatch, capsys):
     assert "verify" not in capsys.readouterr().out
     assert waiting.main(["--parts"]) == 0
     assert capsys.readouterr().out.endswith("| quick | verify | 0.25 |\n")
+
+
+def test_a_command_that_takes_too_long_is_interrupted(tmp_path):
+    forever = (sys.executable, "-c", "import signal; signal.pause()")
+    with pytest.raises(waiting.EndedError) as ended, waiting.limited(1):
+        waiting.timed(forever, tmp_path, tmp_path, lambda whole: {"until then": whole.wall_s})
+    found = ended.value.waiting
+    assert found.is_ended
+    assert 1 <= found.parts_s["until then"] == found.wall_s < waiting.INTERRUPTED_S

@@ -577,6 +577,13 @@ def test_kept_cases_are_made_once_and_the_oldest_are_forgotten(monkeypatch):
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_a_case_near_numbers_of_a_kernel_is_made_once():
+    drawing = Drawing(7, 1, literals=(0.37,))
+    assert case_of(SMALL, drawing) is case_of(SMALL, drawing)
+    assert case_of(SMALL, drawing) is not case_of(SMALL, Drawing(7, 1, literals=(0.38,)))
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_of_threads_that_need_a_reference_one_computes_it(monkeypatch):
     computing: set[int] = set()
     compute = Conv2d.reference

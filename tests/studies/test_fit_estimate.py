@@ -22,7 +22,14 @@ from fit_estimate import (
     steady_choices,
 )
 
-from pytest_gpuenergy.tuners import Costs, FittedCosts, SimtParameters, WgmmaParameters, fitted
+from pytest_gpuenergy.tuners import (
+    TRAITS,
+    Costs,
+    FittedCosts,
+    SimtParameters,
+    WgmmaParameters,
+    fitted,
+)
 from pytest_gpuenergy.workloads import Gemm
 
 SIMT = SimtParameters(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=8)
@@ -42,7 +49,7 @@ def test_trees_learn_what_the_estimate_does_not_know():
         for size in range(256, 4096, 128)
         for stages in (2, 3)
     ]
-    trees = fit_trees(trials, fitted().costs["simt"])
+    trees = fit_trees(trials, fitted().costs, TRAITS, evenness=0.75)
     product = Gemm("g", 1000, 1000, 512)
     pair = [replace(SIMT, stages=stages) for stages in (2, 3)]
     rows = [one.traits(product, HOPPER, one.cycles(product, HOPPER)) for one in pair]
@@ -114,7 +121,7 @@ def test_a_size_is_judged_by_an_estimate_that_has_not_seen_it(monkeypatch):
     ]
     seen: list[set[tuple[int, int, int]]] = []
 
-    def noted(chosen: list[Trial], _: list[Steady]) -> FittedCosts:
+    def noted(chosen: list[Trial], *_: object) -> FittedCosts:
         seen.append({one.size for one in chosen})
         return fit(chosen)
 

@@ -140,12 +140,11 @@ class WgmmaTf32Parameters(HopperTiling):
     def overlaps_steps(self, gemm: Gemm) -> bool:
         """Return whether a consumer multiplies a step while it adds the sums of the one before.
 
-        It then holds two stages, and warps that copy begin two others before one of them is ready.
+        Only a single one does: of several, others multiply meanwhile. It then holds two stages, and
+        warps that copy begin two others before one of them is ready.
         """
-        enough = (
-            self.stages > 1 + self.copying and self._registers(gemm, 2) <= self.register_counts[2]
-        )
-        return enough and not self.in_turn
+        enough = self._registers(gemm, 2) <= self.register_counts[2]
+        return self.consumers == 1 and self.stages > 1 + self.copying and enough
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
         turned = gemm.a_transposed and not self.copying

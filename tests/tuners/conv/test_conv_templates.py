@@ -120,7 +120,9 @@ def test_what_the_search_begins_with_is_right(device, sizes):
     ("kind", "sizes"),
     [
         pytest.param(DepthwiseParameters, (1, 14, 14, 32, 32, 3, 3, 1, 1, 1, 32), id="depthwise"),
-        pytest.param(GroupedParameters, (1, 30, 31, 8, 3, 3, 3, 1, 1), id="first-layer"),
+        pytest.param(
+            *(GroupedParameters, (1, 30, 31, 8, 3, 3, 3, 1, 1)), id="first-layer", marks=THOROUGH
+        ),
         pytest.param(NarrowParameters, (1, 20, 21, 5, 40, 3, 3, 1, 1), id="narrow"),
     ],
 )
