@@ -36,7 +36,7 @@ from study_command import in_one_sentence, study_parser
 from pytest_gpuenergy import __version__
 from pytest_gpuenergy.record import WIDE_FLAGS, split_mode
 from pytest_gpuenergy.report import Report, draw, load_report, markdown_table
-from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.support import InputError, UnavailableError
 from pytest_gpuenergy.tuners import TEMPLATES, load_records
 from pytest_gpuenergy.tuning import Record, RecordFile, dump_records, file_name, find_records
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, OCCURRENCES, Conv2d, Conv2dShape, network
@@ -463,7 +463,10 @@ def own_table(
 def _recorded(layer: Layer, records: Path) -> tuple[float, float] | None:
     """Return the time in µs and the energy in mJ of the bundled kernel in float32, if any."""
     plain = layer.conv.varied(mode="float32", layout="nchw")
-    path = find_records(records, plain, layer.about["gpu"])
+    try:
+        path = find_records(records, plain, layer.about["gpu"])
+    except UnavailableError:  # there are none in float32
+        return None
     measured = load_records(path).record(1).measured if path else None
     return None if measured is None else (1000 * measured.time_ms, measured.energy_mj)
 

@@ -248,7 +248,8 @@ def test_a_launch_that_is_skipped_now_and_then(runner, small_kernel, period, ski
 
 
 def test_a_slow_kernel_that_skips_a_launch(runner, small_kernel):
-    body = f"{COUNTS_OF_BLOCKS} {SLOW} if (s % 31 == 30) return; y[i] = v;"
+    # On a busy machine, fewer than the 32 launches may fit in their time.
+    body = f"{COUNTS_OF_BLOCKS} {SLOW} if (s % 16 == 15) return; y[i] = v;"
     with pytest.raises(KernelFault, match="wrong in launch"):
         relaunch(runner, *small_kernel(body, 128, 128, before=DECLARED))
 

@@ -33,9 +33,9 @@ _FLAGS = (
     "-fsanitize=float-cast-overflow,shift-exponent",
     *CONVERSION_WARNINGS,
 )
-# GCC works out its tables anew for each kernel. Those for AVX-512, which -O1 hardly uses, take a
-# tenth of the time of a small kernel.
-_X86 = ("-mno-avx512f",)
+# GCC works out its tables anew for each kernel. Those for AVX-512 take a tenth of the time of a
+# small one; whole launches, which plain builds run, gain from its registers.
+_CHECKED_X86 = ("-mno-avx512f",)
 # It also compares all its macros with those of the precompiled header. To write down the numbers of
 # these, which no kernel can use, takes a twentieth.
 _GCC_UNDEFINED = tuple(
@@ -111,8 +111,8 @@ def fills_locals(version: str) -> bool:
 def kernel_flags(variant: str, version: str) -> list[str]:
     """Return the options for a build, which is ``plain``, ``zeroed`` or ``checked``."""
     flags = [*_FLAGS, *_VARIANTS[variant]]
-    if platform.machine() == "x86_64":
-        flags += _X86
+    if variant == "checked" and platform.machine() == "x86_64":
+        flags += _CHECKED_X86
     if "clang" in version:
         flags += _CLANG + (_CLANG_VOLATILE if variant == "checked" else ())
         if variant == "zeroed" and 0 < _major(version) < 16:
