@@ -119,7 +119,7 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory, shared_cache: Path
         patch.setenv("GPUENERGY_CAP_WRITES", "deny")
         # Coverage of what tests start would take a third of their time; it is 95 % without.
         patch.delenv("COVERAGE_FILE", raising=False)
-        patch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)  # of .ci/run
+        patch.delenv("PYTEST_XDIST_AUTO_NUM_WORKERS", raising=False)
         patch.delenv("GITHUB_ACTIONS", raising=False)  # else there are annotations
         patch.delenv("COMPILE_CACHE_DIR", raising=False)
         for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):  # no test asks the user's endpoint
@@ -303,6 +303,14 @@ def _with_room(item: pytest.Item, nextitem: pytest.Item | None) -> object:
 
 # A frame of more than 1 MiB is in a chunk of 2 MiB, where the frames after it have room, too.
 _with_room.__code__ = _with_room.__code__.replace(co_stacksize=140_000)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """For ``-n auto``, start three workers on two cores: tests wait for processes of their own."""
+    if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
+        return None
+    return len(os.sched_getaffinity(0)) * 3 // 2
 
 
 @pytest.hookimpl(optionalhook=True)
