@@ -95,6 +95,7 @@ def in_a_process(*words: str, stdout: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_early_gets_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
@@ -115,6 +116,7 @@ def test_an_output_that_is_full_is_one_sentence():
     )
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_no_traceback(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = in_a_process("report", str(H200), stdout=subprocess.PIPE)

@@ -134,6 +134,7 @@ def test_a_kernel_that_has_changed_is_another_one():
     assert digest_of(replace(entry, launches=entry.launches * 2)) != digest_of(entry)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

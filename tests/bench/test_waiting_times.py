@@ -105,6 +105,7 @@ def test_parts_are_printed_if_they_are_asked_for(monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("| quick | verify | 0.25 |\n")
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_interrupted(tmp_path):
     forever = (sys.executable, "-c", "import signal; signal.pause()")
     with pytest.raises(waiting.EndedError) as ended, waiting.limited(1):

@@ -317,6 +317,7 @@ def test_a_saved_power_limit_is_never_removed(monkeypatch):
     assert lease.exists()
 
 
+@pytest.mark.slow
 def test_every_folder_that_the_package_caches_in_is_known():
     calls = [
         call

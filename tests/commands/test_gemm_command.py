@@ -78,6 +78,7 @@ def test_each_product_is_tuned_in_both_layouts(tuned, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_sizes_need_no_quotes(tuned, tmp_path):
     words = ["M=8", "N=16", "K=32", "layout=nn"]
     assert main(["gemm", "tune", *words, *EMULATED, "--out", str(tmp_path)]) == 0
@@ -138,6 +139,7 @@ def test_an_unknown_objective_is_told_in_words():
     assert "Metric" not in told
 
 
+@pytest.mark.slow
 def test_a_convolution_without_groups_may_have_a_template(tuned, tmp_path):
     arguments = ["--case", "case7", "--tuner", "template", *EMULATED, "--out", str(tmp_path)]
     assert main(["tune", *arguments]) == 0

@@ -144,6 +144,7 @@ def test_the_next_command_removes_what_a_killed_one_has_left(repository):
     assert not ended.left
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("machine_apart")
 def test_the_next_command_puts_back_the_limit_of_a_killed_run(capsys):
     subprocess.run([sys.executable, "-c", KILLED_UNDER_A_CAP], check=False)

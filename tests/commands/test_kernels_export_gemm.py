@@ -25,6 +25,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_program_is_written_for_each_product_and_layout(capsys):
     sizes = "MNK=64 mode=3xtf32; M=8 N=12 K=20 layout=nt lda=16"
     assert main([*EXPORT, "--gemm", sizes, *EMULATED]) == 0
@@ -36,6 +37,7 @@ def test_a_program_is_written_for_each_product_and_layout(capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_estimate_chooses_the_kernel_without_records():
     assert (
         "t and O of the sizes have no effect here"

@@ -161,6 +161,7 @@ def test_a_record_of_a_card_that_is_gone_is_told_after_the_others(own_folders, m
     assert shown.err.endswith("GPU-0, GPU-1: NVML does not start.\n")
 
 
+@pytest.mark.slow
 def test_restore_undoes_a_killed_run_and_then_what_was_set():
     assert main(["powercap", "set", "300", *H200]) == 0
     killed_run(500)

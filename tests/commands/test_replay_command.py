@@ -198,6 +198,7 @@ class TestAllCalls:
 class TestRecordedFigures:
     """Replayed on the emulated GPU, without PyTorch."""
 
+    @pytest.mark.slow
     def test_what_is_not_recorded_counts_as_missing(self, recorded, capsys):
         path = recorded / "results/measurements.jsonl"
         first, *others = path.read_text().splitlines()
@@ -207,6 +208,7 @@ class TestRecordedFigures:
         assert report["missing"][label] == "no figures of it are recorded"
         assert "no figures of it are recorded" in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_a_call_that_the_limit_holds_back_alone_is_measured_with_gaps(self, recorded, capsys):
         held_back = "c15f2f3c2fe37"
         path = recorded / "results/measurements.jsonl"
@@ -267,6 +269,7 @@ class TestRecordedFigures:
         steps = {(one["step"], one["cap"]): one for one in report["accounts"]}
         assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
 
+    @pytest.mark.slow
     def test_after_an_interrupt_resume_measures_what_is_left(self, recorded, monkeypatch):
         plain, labels = Harness.measure_callable, []
 
@@ -304,6 +307,7 @@ class TestRecordedFigures:
         assert told in capsys.readouterr().err
         assert path.read_bytes() == before
 
+    @pytest.mark.slow
     def test_resume_sets_aside_what_was_measured_under_other_limits(self, recorded):
         chosen = ("--kernels", "c229cf67f982a")
         assert emulated(recorded, *chosen, "--powercap", "300W,700W")[0] == 0

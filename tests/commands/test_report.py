@@ -418,6 +418,7 @@ def test_markdown_names_them_and_gives_every_figure_its_interval():
     assert all(row.count("±") == 3 for row in rows)
 
 
+@pytest.mark.slow
 def test_json_lists_them_and_can_be_read_again(tmp_path):
     text = view("--json", "-")
     case3 = next(one for one in json.loads(text)["best"] if one["workload"] == "case3")

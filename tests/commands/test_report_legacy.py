@@ -337,6 +337,7 @@ noise = st.lists(
 )
 
 
+@pytest.mark.slow
 @each_example
 @given(gflops=figures, power_w=powers, time_ms=figures, around=noise, data=st.data())
 def test_figures_are_found_in_any_order_and_company(

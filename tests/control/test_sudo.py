@@ -225,6 +225,7 @@ def test_a_prior_limit_that_sudo_could_not_put_back_is_not_touched(real):
     assert present_mw(real) == 450_500
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_withdrawn_leaves_the_record(real, machine):
     lease = Lease(real, found(real))
     lease.set(Setpoint(300.0))

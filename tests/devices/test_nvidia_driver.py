@@ -113,6 +113,7 @@ def test_processes_are_listed_whatever_starts_meanwhile(driver, count, latecomer
     assert driver.value(IDS, **stub) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("without", "first"), [((), 300), (("_v3",), 200), (("_v3", "_v2"), 100), (("_v2",), 300)]
 )

@@ -129,6 +129,7 @@ def test_another_object_sees_what_one_did_to_this_card(state):
     assert len(uuids) == 4 * len(PROFILES)
 
 
+@pytest.mark.slow
 def test_time_moves_on_for_all_processes(child, state):
     before_ns = state.spend(0).now_ns
     with child("print(state.spend(1_500_000_000).now_ns)") as process:

@@ -195,6 +195,7 @@ def test_a_foreign_process_appears_and_draws_power(card):
     assert card.ask("PowerUsage") == pytest.approx(218_000, rel=0.02)
 
 
+@pytest.mark.slow
 def test_another_process_meets_the_fault_too(card, python):
     card.inject("power", "unknown")
     code = (

@@ -152,7 +152,7 @@ def test_slow_kernels_are_launched_again_too(gpu, condition, more):
 
 
 @pytest.mark.usefixtures("little_affordable")
-@pytest.mark.parametrize("more", ["", TOGETHER])
+@pytest.mark.parametrize("more", ["", MORE(TOGETHER)])
 def test_slow_kernels_that_stay_right_pass(gpu, more):
     body = f"{COUNTS} {more} {SLOWLY}"
     text = f"__device__ int launches[{SIZE}];" + SCALED.replace("y[i] = a * x[i];", body)

@@ -214,6 +214,7 @@ def test_the_interval_after_a_hotter_kernel_holds_what_the_card_settles_at(devic
     assert cooling.low < settled.value < cooling.high
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_hotter_kernel_is_part_of_the_interval(device, repeat):
     raw = MeterSettings(preheat_s=0.0, corrected=False)
     cooling = after(device, repeat, 690.0, 60.0, raw).energy_mj
@@ -465,6 +466,7 @@ class Uneven:
         return replace(timeline, busy_s=np.cumsum(steps_s), placements=2)
 
 
+@pytest.mark.slow
 def test_places_that_differ_widen_the_interval_of_the_time(device, repeat):
     readings = []
     for slower in (0.0, 0.02):

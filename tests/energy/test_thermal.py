@@ -197,6 +197,7 @@ def test_a_card_with_a_small_heat_sink_has_little_that_takes_minutes():
     assert model.settling(card.run(500.0, 2.0), trials=8).error_k < 1.0
 
 
+@pytest.mark.slow
 def test_short_runs_do_not_make_the_heat_sink_of_a_warm_card_small():
     """Another process has warmed the card, so its heat sink warms little at first."""
     rng = np.random.default_rng(3)

@@ -118,6 +118,7 @@ def test_an_item_is_of_several_places_in_memory(device, monkeypatch):
     assert placed == [MAX_PLACEMENTS]
 
 
+@pytest.mark.slow
 def test_figures_agree_with_each_other(device):
     m = measure(device, conv())
     assert m.time_ms is not None
@@ -148,6 +149,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_is_found(device, name):
     right, wrong, said = WRONG[name]

@@ -175,6 +175,7 @@ def test_a_kernel_of_wide_range_is_right():
     assert verified("expf(x[i])", EXP).max_relative_error < 1e-6
 
 
+@pytest.mark.slow
 def test_a_stored_job_is_judged_by_element_too(tmp_path):
     wrong = kernel("x[i] < -5.0f ? 0.0f : expf(x[i])")
     stored = read_job(tmp_path, write_job(tmp_path, Job.of(wrong, EXP), EXP))

@@ -649,6 +649,7 @@ def first_of(extreme: str, by_bits: bool) -> Function:
     return function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 37])
 @pytest.mark.parametrize("extreme", ["argmax", "argmin"])
 def test_zeros_of_both_signs_that_are_told_apart_are_found(rows, extreme):

@@ -705,6 +705,7 @@ def test_float32_may_be_computed_on_cuda_cores(device):
     )
 
 
+@pytest.mark.slow
 def test_text_that_is_not_compiled_does_not_count(device):
     kernel = ON_CUDA_CORES.kernel(FLOAT32)
     unused = "#if 0\n" + ON_TENSOR_CORES.kernel(SPLIT).source + "\n#endif\n"

@@ -152,6 +152,7 @@ FOUND = (
 )
 
 
+@pytest.mark.slow
 def test_a_gpu_of_a_search_that_says_nothing_is_lost():
     says = f"print('{MARK}' + line, flush=True)"
     code = (

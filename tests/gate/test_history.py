@@ -165,6 +165,7 @@ def test_an_outlier_is_no_change():
     assert change_points(values) == []
 
 
+@pytest.mark.slow
 def test_noise_seldom_has_changes():
     rng = np.random.default_rng(4)
     runs = 300

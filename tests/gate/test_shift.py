@@ -166,7 +166,7 @@ def test_one_more_typical_reference_never_widens_an_interval(seed, unchanged, pa
             assert half_widths(more)[place] <= half_width * (1 + 1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_more_references_at_five_caps_find_more():
     found = {
         count: [

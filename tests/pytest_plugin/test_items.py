@@ -124,6 +124,7 @@ def test_a_table_that_is_none_is_refused(project):
     )
 
 
+@pytest.mark.slow
 def test_a_card_that_tells_no_limits_can_be_measured_as_it_is(project, inject):
     inject(nvmlDeviceGetPowerManagementLimitConstraints="not_supported")
     result = project.run()

@@ -63,6 +63,7 @@ def sizes(project: Project, *, arguments: str = "powercap, ", more: str = "") ->
     project.bench(marks=mark, arguments=f"size, {arguments}", more=more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "more", "names"),
     [

@@ -81,6 +81,7 @@ def test_a_cap_that_the_card_does_not_accept_is_no_item(project):
     result.stderr.fnmatch_lines(["*not found: *test_scale.py::test_scale*"])
 
 
+@pytest.mark.slow
 def test_a_word_that_is_no_id_selects_nothing(project):
     project.run("--powercap", "1").assert_outcomes(passed=1)
     option = ("--powercap", "1", "-k", "test_scale[300W]")  # the option wins over caps in ids
@@ -90,6 +91,7 @@ def test_a_word_that_is_no_id_selects_nothing(project):
         assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED, arguments
 
 
+@pytest.mark.slow
 def test_a_damaged_run_is_no_obstacle(project):
     two(project)
     project.run("--powercap", "current").assert_outcomes(passed=2)

@@ -35,6 +35,7 @@ def test_the_command_line_comes_before_the_ini_file(project):
         assert re.findall(r"\[(.*)\]$", result.stdout.str(), re.M) == caps
 
 
+@pytest.mark.slow
 def test_paths_are_relative_to_the_ini_file_or_to_where_pytest_was_started(project, monkeypatch):
     project.ini('gpuenergy_json = "out/r.json"\ngpuenergy_csv = "csv"')
     folder = project.pytester.mkdir("below")

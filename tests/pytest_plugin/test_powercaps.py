@@ -192,6 +192,7 @@ def test_several_caps_that_could_not_be_set_are_one_sentence(project, text):
     assert sentence.startswith(said)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_rights")
 def test_of_all_caps_one_that_could_be_set_is_enough(project):
     result = project.run("--powercap", "all")
@@ -206,6 +207,7 @@ def test_of_all_caps_one_that_could_be_set_is_enough(project):
     assert result.ret == pytest.ExitCode.OK
 
 
+@pytest.mark.slow
 def test_table_values_beyond_the_card_are_skipped_and_fail_when_named_or_strict(project):
     project.ini('[tool.gpuenergy.powercaps]\n"NVIDIA H200" = [100, 450, 1000]')
     reason = "100 W is outside this card's constraints of 200 W to 700 W."

@@ -20,6 +20,7 @@ def now_s() -> float:
         return card.clock.now_s()
 
 
+@pytest.mark.slow
 def test_a_cold_card_is_heated_up_first(project):
     began_s = now_s()
     project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
@@ -29,6 +30,7 @@ def test_a_cold_card_is_heated_up_first(project):
     assert 2 < heated_s - (now_s() - began_s) < 11
 
 
+@pytest.mark.slow
 def test_the_seconds_of_an_emulated_card_are_not_shown(project):
     result = project.run(*SLOW_TO_SETTLE, "--gpuenergy-preheat", "10")
     result.stdout.no_fnmatch_line("*heating up the GPU*")

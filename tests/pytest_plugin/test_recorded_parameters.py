@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 
+import pytest
+
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.report import page_data
 
@@ -39,6 +41,7 @@ def test_scale(block, share, layout, how, thing, fast, powercap, load_kernel, en
 '''
 
 
+@pytest.mark.slow
 def test_parameters_and_launches_are_recorded_tabulated_and_can_be_axes(project, monkeypatch):
     project.module(BENCH)
     project.run("--powercap", "1").assert_outcomes(passed=2)

@@ -58,6 +58,7 @@ def test_verbose_words_hold_the_figures(project):
     assert any(line.startswith("PASSED") for line in lines)
 
 
+@pytest.mark.slow
 def test_a_measurement_that_is_not_clean_is_flagged(project, inject):
     inject(thermal_throttle=True)  # the card is hot
     result = project.run("-v", *ONE)

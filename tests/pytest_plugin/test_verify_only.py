@@ -112,6 +112,7 @@ def test_a_limit_on_the_command_line_contradicts_it(project):
     error.fnmatch_lines(["*--gpuenergy-verify-only measures nothing that *"])
 
 
+@pytest.mark.slow
 def test_commands_cope_with_records_that_have_no_figures(project, monkeypatch, capsys):
     monkeypatch.chdir(project.path)
     project.run("--powercap", "current", "--gpuenergy-json", "base.json")

@@ -85,6 +85,7 @@ def test_more_certainty_widens_the_interval(one, other, sd, first, second):
     assert wide.high >= narrow.high - 1e-12
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(3)
     sd, runs, truth = 0.004, 3000, math.log(1.03)

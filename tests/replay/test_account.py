@@ -537,9 +537,11 @@ def test_the_items_add_up_to_what_was_measured(drawn, time_ms, energy_mj, idle_w
 class TestBloomOnAnH200:
     """The prefill and a decode step of BLOOM-560M, as an H200 traced and measured them."""
 
+    @pytest.mark.slow
     def test_the_trace_can_be_replayed_by_99_percent_of_its_gpu_time(self):
         assert extract_kernels(BLOOM).time_coverage > 0.99
 
+    @pytest.mark.slow
     def test_all_that_ran_belongs_to_calls(self):
         calls = read_calls(BLOOM)
         total_us = sum(one.total_us for one in calls)

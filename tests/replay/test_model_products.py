@@ -239,6 +239,7 @@ def counts(products: ModelProducts) -> dict[str, dict[str, int]]:
     return {one.product.name: {**one.calls} for one in products.products if one.product}
 
 
+@pytest.mark.slow
 def test_a_profile_and_its_trace_have_the_same_products():
     of_profile, of_trace = model_products(BLOOM), model_products(BLOOM / "trace.json.gz")
     assert counts(of_profile) == counts(of_trace)
@@ -305,6 +306,7 @@ def test_a_profile_tells_of_tf32(tmp_path):
         assert {one.product.mode for one in model_products(run).products} == {mode}
 
 
+@pytest.mark.slow
 def test_bad_sources_are_told_in_one_sentence(tmp_path):
     run = copy_bloom(tmp_path / "bloom")
     other = write(tmp_path / "other.json", [operator("aten::add", 0, 9), *launch("add", 1, 9, 1)])

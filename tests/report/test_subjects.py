@@ -94,6 +94,7 @@ def test_ids_become_the_names_of_their_items(measured, expression, changed):
     assert with_item_names(expression, items) == changed
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_without_measurements_an_expression_stays_as_it_is(expression):
     assert with_item_names(expression, []) == expression

@@ -109,6 +109,7 @@ def test_the_shipped_kernels_are_let_through(path):
     assert added_to_nothing(cuda(path.read_text())) == frozenset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", nightly(SHIPPED, SHIPPED[1::2]))
 def test_what_the_rules_write_is_let_through(name):
     spec = read_spec(KERNELS / f"{name}.json")

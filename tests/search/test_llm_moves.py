@@ -132,6 +132,7 @@ class TestProposal:
         ]
         assert asked.server.paths == ["/responses"]
 
+    @pytest.mark.slow
     def test_what_cannot_be_printed_is_left_out_of_its_words(self, ask, spec):
         found = suggested(ask(answers(what="\x1b[31m red \n\u202e ok", diff=diff())), spec)
         assert isinstance(found, Application)

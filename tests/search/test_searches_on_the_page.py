@@ -166,6 +166,7 @@ HOSTILE = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

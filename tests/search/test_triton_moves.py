@@ -31,6 +31,7 @@ def inputs_of(spec: KernelSpec) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECS)
 def test_all_that_moves_make_of_a_function_computes_the_same(name):
     spec = SPECS[name]

@@ -274,6 +274,7 @@ def test_a_retired_worker_starts_no_child(start):
     assert worker.pid is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [Worker.kill, Worker.retire])
 def test_another_thread_ends_a_call_under_way(start, tmp_path, end):
     fifo = tmp_path / "fifo"

@@ -502,6 +502,7 @@ def is_right(gemm: Gemm, bits: int, *, promoted: bool) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "depth"), each_once(["e4m3", "e5m2"], [512, 2048, 8192]))
 def test_sums_as_hopper_adds_them_are_right(mode, depth):
     promoted = Gemm("g", 24, 16, depth, "tn", mode)

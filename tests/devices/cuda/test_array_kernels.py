@@ -146,6 +146,7 @@ class Arrays(KernelMath, DeviceArrays):
         return SimpleNamespace(arrays=self, in_place=True, image=lambda **_: image)
 
 
+@pytest.mark.thorough  # 126 launches, each of which another test compares alone
 @pytest.mark.usefixtures("math")
 def test_no_kernel_of_cupys_is_needed_to_verify_a_product(tmp_path, monkeypatch):
     monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)

@@ -114,6 +114,7 @@ def test_each_library_entry_has_what_calls_it():
     assert binders.LIBRARY.keys() == LIBRARY_ENTRIES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "workload"), [(TRITON, SCALE), (CALL, MATMUL)])
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_kernel_is_verified_repeated_and_verified_again(

@@ -119,6 +119,7 @@ def test_sets_lie_apart_and_elsewhere_each_time(arenas):
     assert len(seen) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cache", "spread"), [("hot", False), ("hot", True), ("cold", True)], ids=str
 )

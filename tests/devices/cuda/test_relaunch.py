@@ -180,6 +180,7 @@ WHERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words", "in_place", "cache"), each_once(CHANGES, WHERE), indirect=["in_place"]
 )

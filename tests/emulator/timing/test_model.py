@@ -288,6 +288,7 @@ def test_places_that_a_few_blocks_share_take_their_part(traffic_of):
     assert 100 < updates < 8000  # 2000 in truth; 8000 if all shared one place
 
 
+@pytest.mark.slow
 def test_lanes_update_a_word_of_shared_memory_one_after_another(traffic_of):
     def wavefronts(place: str) -> float:
         body = f"__shared__ int s[64]; atomicAdd(&s[{place}], 1); if (!t) n[b] = 1;"

@@ -160,6 +160,7 @@ MOBILENET = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("height", "width", "channels", "stride"), MOBILENET)
 def test_the_search_begins_with_blocks_for_all_multiprocessors(height, width, channels, stride):
     conv = Conv2d.of("c", 1, height, width, channels, channels, 3, 3, stride, 1, 1, channels)
@@ -178,6 +179,7 @@ def test_a_depthwise_convolution_gets_the_template_that_does_less():
     assert {type(one) for one in rank_kernels(conv, H100)} == {GroupedParameters}
 
 
+@pytest.mark.slow
 def test_few_output_channels_get_the_template_without_tensor_cores():
     conv = Conv2d.of("c", 5, 65, 80, 4, 113, 1, 7, 1, 14, 4, mode="3xtf32")
     assert type(rank_kernels(conv, H100)[0]) is NarrowParameters

@@ -460,6 +460,7 @@ def test_it_is_right_at_the_limits_of_tensor_maps(device, limit):
     assert verify(device, replace(ONE, tile_c=8, boxed=boxes), fewer) <= 1
 
 
+@pytest.mark.slow
 @settings(FEW, max_examples=10)
 @given(convolutions(), st.sampled_from([1, 4, 20]))
 def test_all_offered_parameters_fit(conv, factor):
@@ -492,6 +493,7 @@ def test_tiles_share_the_channels_evenly(channels, mode, tiles):
     assert {one.tile_c for one in ImplicitParameters.fitting(conv, H100)} == tiles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "most"), [("tf32", 104), ("float16", 104), ("3xtf32", 24)])
 def test_sums_fit_in_the_registers_of_two_blocks_of_two_consumers(mode, most):
     tiles = set()

@@ -61,6 +61,7 @@ def test_the_best_parameters_are_the_first(mode):
     assert best_parameters(gemm, H200) == rank_kernels(gemm, H200)[0]
 
 
+@pytest.mark.slow
 def test_more_blocks_than_a_parameter_can_be_are_not_offered():
     large = Gemm("large", 46000, 46000, 300, mode="bfloat16")
     assert max(one.blocks for one in rank_kernels(large, H200)) <= 1 << 20
@@ -102,6 +103,7 @@ def test_rows_of_a_are_transposed_where_multiplications_would_wait_for_registers
     assert columns.cycles(LARGE, V100) > rows.cycles(LARGE, V100)  # issues one every other cycle
 
 
+@pytest.mark.slow
 def test_an_a_that_is_stored_by_columns_is_not_transposed():
     offered = rank_kernels(Gemm("g", 64, 64, 64, "nt"), H200)
     assert not any(isinstance(one, SimtParameters) and one.transpose_a for one in offered)
@@ -129,6 +131,7 @@ def test_a_wave_of_one_block_more_takes_another_turn():
     assert chosen.cycles(more, H200) > 1.05 * chosen.cycles(full, H200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", nightly(["bfloat16", "float32"], ["float32"]))
 def test_a_batch_takes_as_long_as_its_tiles_do(mode):
     one = Gemm("g", 512, 512, 512, mode=mode)

@@ -130,6 +130,7 @@ def test_a_search_begins_with_its_tiles(install, tmp_path):
     assert len(found) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_compiled")
 def test_a_search_goes_on_without_its_tiles(install, tmp_path):
     install("os.abort()")

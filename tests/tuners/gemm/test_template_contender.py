@@ -42,6 +42,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[AnyKernel]:
     return found
 
 
+@pytest.mark.slow
 def test_without_records_the_most_promising_kernel_is_taken(tried, tmp_path):
     setup = bench(tmp_path)
     first = rank_kernels(PRODUCT, card_resources(setup.gpu))[0]
