@@ -48,21 +48,21 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> list[Tuned]:
 
 @pytest.mark.slow
 def test_a_product_is_tuned_kept_and_listed(tmp_path, capsys):
-    command = ["gemm", "tune", "M=40 N=24 K=16 layout=nn t=3", *EMULATED, "--keep", "2", "--json"]
+    command = ["gemm", "tune", "M=40 N=24 K=16 layout=nn t=2", *EMULATED, "--keep", "1", "--json"]
     (outcome,) = json.loads(ended(0, *command, "--out", str(tmp_path)).out)
-    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == (NAME, 3, 2)
+    assert (outcome["workload"], outcome["tried"], outcome["kept"]) == (NAME, 2, 1)
     file = load_records(find_records(tmp_path, GEMM, variant="template"))
     assert file.gpu == "NVIDIA H200 (emulated)"
     (figures,) = file.recorded(1)
     assert figures.energy_mj == pytest.approx(figures.time_ms * figures.power_w, rel=0.05)
 
     assert "gemm<<<" in ended(0, "kernels", "show", NAME, "1", "--records", str(tmp_path)).out
-    more = [word.replace("t=3", "t=4") for word in command]
+    more = [word.replace("t=2", "t=4") for word in command]
     assert main([*more, "--out", str(tmp_path)]) == 2  # it needs --resume
-    assert "already contains 3 trials" in capsys.readouterr().err
+    assert "already contains 2 trials" in capsys.readouterr().err
     for words in ([], ["--resume"]):
         assert (
-            "already complete, with 3 trials"
+            "already complete, with 2 trials"
             in ended(0, *command, "--out", str(tmp_path), *words).err
         )
 

@@ -25,7 +25,7 @@ from pytest_gpuenergy.report import Report
 from pytest_gpuenergy.support import GpuEnergyError
 from pytest_gpuenergy.tuning import RecordFile
 
-EXAMPLES = int(os.environ.get("GPUENERGY_FUZZ_EXAMPLES") or 10)
+EXAMPLES = int(os.environ.get("GPUENERGY_FUZZ_EXAMPLES") or 5)
 CPU_S = 20
 """Processor time after which reading a file counts as endless: a hundred times what it takes."""
 NAMES = (

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from points import MORE
 
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
@@ -21,8 +22,8 @@ WORKLOADS = [
     Conv2d.of("dilated", 1, 9, 11, 8, 8, 3, 3, 1, 2, 2),
     Conv2d.of("grouped", 1, 9, 11, 8, 4, 3, 1, 2, 1, 1, 2),
     Conv2d.of("depthwise", 2, 9, 11, 8, 8, 3, 3, 1, 1, 1, 8),
-    Conv2d.of("multiplied", 1, 9, 11, 16, 8, 3, 3, 1, 1, 1, 8),
-    Conv2d.of("atrous_depthwise", 1, 9, 11, 8, 8, 3, 3, 2, 3, 3, 8),
+    MORE(Conv2d.of("multiplied", 1, 9, 11, 16, 8, 3, 3, 1, 1, 1, 8)),
+    MORE(Conv2d.of("atrous_depthwise", 1, 9, 11, 8, 8, 3, 3, 2, 3, 3, 8)),
 ]
 TARGET = {"kind": "cuda", "arch": "sm_90", "max_threads_per_block": 1024}
 TOOLCHAIN = {"tvm": "0.27", "target": {}}
