@@ -1,4 +1,4 @@
-"""Which setpoint and which kernels are best for several workloads that run one after another."""
+"""Finds the best setpoint and kernels for several workloads that run one after another."""
 
 from lazy_loader import attach_stub
 

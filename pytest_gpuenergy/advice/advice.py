@@ -101,7 +101,7 @@ class PlanChange:
 
 @dataclass(frozen=True)
 class Advice:
-    """What is best for some workloads that run at one setpoint.
+    """The best choices for some workloads that run at one setpoint.
 
     Attributes:
         workloads: the names of the workloads.
@@ -278,7 +278,7 @@ def sentences(field: Field, expected: Sequence[str] = ()) -> list[str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What ``gpuenergy advise`` has found.
+    """The findings of ``gpuenergy advise``.
 
     Attributes:
         run: the run, or the last of several.

@@ -1,4 +1,4 @@
-"""What workloads that run one after another cost in each mode, and what an exact mode saves.
+"""The cost of successive workloads in each mode, and the saving of an exact mode.
 
 A mode decides how large the errors of a result may be, so modes are compared, never mixed. One
 exception has the same bound: where ``3xtf32`` is accepted beside ``float32``, each workload has the
@@ -82,7 +82,7 @@ class Acceptance:
 
 @dataclass(frozen=True)
 class ModeCost:
-    """What all workloads cost in one mode.
+    """The cost of all workloads in one mode.
 
     Attributes:
         key: the mode.
@@ -131,7 +131,7 @@ class ModeCosts:
 
     @property
     def sentences(self) -> Iterator[str]:
-        """What is not compared, a sentence each."""
+        """Sentences about what is not compared."""
         for row in self.rows:
             if row.missing:
                 yield f"{row.key.title} lacks {listed(row.missing)}, and has no sums"

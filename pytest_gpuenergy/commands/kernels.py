@@ -169,7 +169,7 @@ _OUT = Path("exported")
 _ONLY_RECORDS = ("case", "network", "mode", "layout", "bias", "relu", "kernels", "tuner")
 """The options of ``export`` that choose among record files, and are refused beside ``--gemm``."""
 _ONLY_PRODUCTS = ("contender", "gpu_device")
-"""Those that need ``--gemm``."""
+"""The options of ``export`` that need ``--gemm``."""
 
 
 def _add_export(actions: Subparsers) -> ArgumentParser:

@@ -1,4 +1,4 @@
-"""How many sets of buffers a measurement rotates through, and where in memory each is placed."""
+"""Chooses the number of buffer sets that a measurement rotates through, and their places."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class Repeater(Protocol):
 
 
 SINGLES = 3
-"""How many times single launches are checked after many launches, see `Relaunching`."""
+"""The number of times that single launches are checked after many launches, see `Relaunching`."""
 
 
 class Relaunching(Protocol):
@@ -191,7 +191,7 @@ class Loaded(Relaunching, Protocol):
 
     @property
     def thresholds(self) -> Collection[Threshold]:
-        """What the runs so far have compared with; empty on a device that cannot observe it."""
+        """The numbers that the runs so far compared with; empty if the device cannot tell."""
 
     @property
     def unread(self) -> Mapping[str, Sequence[tuple[int, int]]]:

@@ -1,4 +1,4 @@
-"""How a card's temperature follows its power, and where both settle.
+"""A thermal model: a card's temperature follows its power, and both settle.
 
 The temperature is modelled by two thermal resistances in series:
 
@@ -146,7 +146,7 @@ class ThermalModel:
 
     @property
     def cooling(self) -> KnownCooling:
-        """How the card is cooled, by everything added so far."""
+        """The estimate of the card's cooling from everything added so far."""
         return self._evidence.posterior(self._models, self._start.power_w, self._peak_w).cooling
 
     def add_pause(self, end: ThermalSample) -> None:

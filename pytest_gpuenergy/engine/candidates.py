@@ -57,7 +57,7 @@ EvaluationOutcome = Outcome | Literal["timed"]
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """What is known about a candidate.
+    """The result of evaluating one candidate.
 
     Attributes:
         outcome: ``timed`` if the candidate ran, otherwise the kind of its fault.
@@ -90,7 +90,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 class Typical(NamedTuple):
-    """What is assumed of a candidate whose power was not measured.
+    """Assumptions about candidates whose power was not measured.
 
     Attributes:
         power_w: the power that it draws.

@@ -72,7 +72,7 @@ _LARGE_FLOPS = 10_000_000_000
 
 @dataclass(frozen=True)
 class Drawing:
-    """Which inputs to draw.
+    """The choice of the inputs to draw.
 
     Attributes:
         seed: the seed of the generator.

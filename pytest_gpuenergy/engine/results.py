@@ -82,7 +82,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Specification:
-    """What determines a callable's correct result for any arguments; see `expect`."""
+    """The specification of a callable's correct result for any arguments; see `expect`."""
 
     reference: object
     bound: ErrorBound | None = None

@@ -43,7 +43,7 @@ INTERRUPT: tuple[str, dict[str, Any]] = ("gpuenergy-interrupt", {})
 
 @dataclass(frozen=True)
 class WorkerOrder:
-    """What a relay needs to start its worker.
+    """The data from which a relay starts its worker.
 
     Attributes:
         spec: execnet's specification of the gateway to the other host.

@@ -1,4 +1,4 @@
-"""How a workload is computed: source text, launches, argument order, origin."""
+"""Kernels, which compute workloads: source text, launches, argument order, origin."""
 
 from lazy_loader import attach_stub
 

@@ -167,7 +167,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyKernel(ABC):
-    """What a worker process runs on a job's tensors, as plain data.
+    """The work of a worker process on a job's tensors, as plain data.
 
     Equality and `digest` cover what is executed, not where it comes from.
 

@@ -1,4 +1,4 @@
-"""What a kernel needs of its file: CUDA text without host code, other kernels and unused helpers.
+"""Reduces a file to what one kernel needs: no host code, other kernels or unused helpers.
 
 Names decide: a declaration is needed if the entry, or something that is needed, mentions its name.
 Too much may therefore be kept, never too little, except where the text is beyond this reader; then

@@ -33,7 +33,7 @@ _CORNER_BITS = {3: 16, 4: 8, 5: 5}
 
 @dataclass(frozen=True)
 class Im2col:
-    """How an im2col tensor map visits the pixels of images, as a convolution does.
+    """The order in which an im2col tensor map visits the pixels of images, as a convolution does.
 
     The tensor is NWC, NHWC or NDHWC. The pixels at which the filter's corner may lie form the
     bounding box: in each of W, H and D, from ``lower`` to ``size - 1 + upper``, in steps of

@@ -1,4 +1,4 @@
-"""What pytest and other plugins see of this one: options, names of fixtures and markers, a hook.
+"""Declares what pytest and other plugins see: options, fixtures, markers, a hook.
 
 Every pytest run imports this module, even in projects that never measure anything, so it needs only
 the standard library and pytest.

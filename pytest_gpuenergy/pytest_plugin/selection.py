@@ -1,4 +1,4 @@
-"""Which items run and in what order: ids from a report, deselected kernels, interleaving.
+"""Selects and orders items: ids from a report, deselected kernels, interleaving.
 
 A kernel of the baseline that a run lacks counts as lost unless an option or an argument on the
 command line itself deselected it. A kernel that is gone from the code, a case that is no longer

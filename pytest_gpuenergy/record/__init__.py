@@ -1,4 +1,4 @@
-"""What a run records: frozen structs and their JSON form. Imports only `support`."""
+"""The record of a run: frozen structs and their JSON form. Imports only `support`."""
 
 from lazy_loader import attach_stub
 

@@ -74,7 +74,7 @@ square root of two because a pair has two boards (`report.USUAL_SCATTER`).
 
 
 class BoardGain(Struct, frozen=True):
-    """What a board takes under one power cap, relative to all boards of its model.
+    """The time and energy of a board under one power cap, relative to all boards of its model.
 
     ``time``, ``energy`` and ``edp`` are ratios to the geometric mean over the ``boards`` boards of
     the model that were compared, common to all kernels that they measured, with 95 % intervals.

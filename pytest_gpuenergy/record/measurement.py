@@ -247,7 +247,7 @@ class Measurement(Struct, frozen=True):
 
     @property
     def why_no_figures(self) -> str:
-        """What a view shows in place of missing figures."""
+        """The text that a view shows in place of missing figures."""
         return VERIFIED if self.verified_only else f"{self.outcome}: {self.error or 'no figures'}"
 
     def figure(self, metric: Metric) -> float | None:

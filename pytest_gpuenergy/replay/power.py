@@ -198,7 +198,7 @@ Span = tuple[float, float]
 
 
 class PowerAlignment(Struct, frozen=True):
-    """How the card's power samples were put on the profiler's clock.
+    """The mapping of the card's power samples to the profiler's clock.
 
     Attributes:
         samples: The number of samples.

@@ -36,7 +36,7 @@ UNIQUE_JSONL = "unique_kernels_compute.jsonl"
 
 
 class ProfileRecord(Struct, frozen=True):
-    """What was profiled, and how; the content of ``profile.json``.
+    """The record of a profile: the content of ``profile.json``.
 
     A function has no prompt, tokens or attention: its numbers of tokens are 0, and ``weights``,
     ``attention`` and ``dtype`` are ``own``.

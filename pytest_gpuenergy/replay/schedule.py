@@ -57,7 +57,7 @@ class Step(Struct, frozen=True, order=True):
 
 
 class Batching(Struct, frozen=True):
-    """How requests are batched, and their steps rounded to sizes to measure.
+    """The rules by which requests are batched and their steps rounded to sizes to measure.
 
     Attributes:
         max_batch: The number of requests that run at once, at most.

@@ -1,4 +1,4 @@
-"""What every package may use: errors, files, processes, signals. Independent of GPUs."""
+"""Utilities for every package: errors, files, processes, signals. Independent of GPUs."""
 
 from lazy_loader import attach_stub
 

@@ -68,7 +68,7 @@ class ReportInputError(ReportError, InputError):
 
 
 class ResultError(GpuEnergyError):
-    """What a callable returned cannot be compared with its reference; the item fails."""
+    """A callable's result cannot be compared with its reference; the item fails."""
 
 
 class KernelFault(GpuEnergyError):  # noqa: N818 -- the field's word for what a kernel does wrong

@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuning.tuning_gpus import TuningGpus
 
 @dataclass(frozen=True)
 class TuneSettings:
-    """What a tuning should do.
+    """The request for one tuning.
 
     Attributes:
         trials: the number of candidates to time, in all searches of a folder together.

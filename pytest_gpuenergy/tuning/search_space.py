@@ -54,7 +54,7 @@ class Feedback:
 
 
 class RecipeForm(Protocol):
-    """How recipes of one tuner are stored. They are data, never code.
+    """The stored form of one tuner's recipes. They are data, never code.
 
     Attributes:
         tuner: the name of the tuner that writes them, as in `Origin.kind`.

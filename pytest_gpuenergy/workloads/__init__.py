@@ -1,4 +1,4 @@
-"""What is computed: tensors, inputs from a seed, a float64 reference, FLOPs and bytes."""
+"""Workloads: tensors, inputs from a seed, a float64 reference, FLOPs and bytes."""
 
 from lazy_loader import attach_stub
 

@@ -14,7 +14,7 @@ from pytest_gpuenergy.workloads.bounds import ErrorBound
 from pytest_gpuenergy.workloads.number_types import unit_roundoff
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
-"""What is applied to each sum x.
+"""The name of the function that is applied to each sum x.
 
 ``none``: x; ``relu``: max(x, 0); ``gelu``: x Phi(x), where Phi(x) = (1 + erf(x / sqrt(2))) / 2 is
 the normal distribution; ``gelu_tanh``: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, which

@@ -1,4 +1,4 @@
-"""What is computed over whole arrays to make references and to compare outputs with them.
+"""Arithmetic over whole arrays, which makes references and compares outputs with them.
 
 A GPU computes the same with kernels of its own, see `CupyArrays`: CuPy compiles each of the
 functions that these methods call, when a machine first needs it.

@@ -1,4 +1,4 @@
-"""How far a correct kernel's outputs may be from the float64 reference."""
+"""Bounds on the distance of a correct kernel's outputs from the float64 reference."""
 
 from __future__ import annotations
 

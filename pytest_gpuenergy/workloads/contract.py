@@ -37,7 +37,7 @@ _ACCUMULATORS = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class Contract(Workload):
-    """What a kernel of your own computes.
+    """The workload of a kernel of your own.
 
     Args:
         name: the name in reports; letters, digits, ``-``, ``_`` and ``.``, starting with a letter

@@ -218,7 +218,7 @@ class Conv2d(SumsOfProducts):
 
     @property
     def suffix(self) -> str:
-        """How its name ends: empty for the usual options, otherwise such as ``_3xtf32_nhwc``."""
+        """The end of its name: empty for the usual options, otherwise such as ``_3xtf32_nhwc``."""
         options = self.options
         return "".join(f"_{name if name in _FUSED else options[name]}" for name in options)
 

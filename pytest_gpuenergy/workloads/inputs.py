@@ -1,4 +1,4 @@
-"""How inputs are drawn: distributions of floating-point values, and the repetition of large ones.
+"""Draws inputs: distributions of floating-point values, and the repetition of large ones.
 
 The distribution decides about tens of percent of a kernel's power, because bits that do not change
 cost little energy: a matrix product of zeros takes a fraction of the power of one of random

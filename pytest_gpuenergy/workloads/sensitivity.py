@@ -1,4 +1,4 @@
-"""How strongly outputs react to their inputs, which tells what errors rounding can cause.
+"""Measures how strongly outputs react to inputs, and so what errors rounding can cause.
 
 An algorithm that rounds to nearest computes the exact outputs of inputs that are off by a few units
 in the last place of their norm (normwise backward stability; N. J. Higham, "Accuracy and Stability
@@ -41,7 +41,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 _COEFFICIENT = 4.0
 """How much larger than the product of the largest inputs a term may be, by the constants in it."""
 _SUBSETS = 6
-"""How many sets of inputs of one size get the other sign: all of them, with up to four inputs."""
+"""The most sets of inputs of one size that get the other sign: all, with up to four inputs."""
 _LIKELY = 64
 """What multiplies errors of an element that is not a difference of larger terms, at most: in exp(x)
 it is |x|, which is not much more as long as float32 can represent the result."""
@@ -49,7 +49,7 @@ it is |x|, which is not much more as long as float32 can represent the result.""
 
 @dataclass(frozen=True)
 class Condition:
-    """What errors of an output are measured against, in addition to its largest value.
+    """The scales, besides its largest value, against which errors of an output are measured.
 
     Attributes:
         scale: at least the largest value that the output could as well have had.

@@ -33,7 +33,7 @@ _AT_ENDS = 3
 
 @dataclass(frozen=True)
 class Palette:
-    """What slices consist of.
+    """The values that slices consist of.
 
     Attributes:
         quiet: draws unremarkable values.

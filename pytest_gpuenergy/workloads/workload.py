@@ -129,7 +129,7 @@ class Scalar:
 
     @property
     def stored(self) -> np.generic:
-        """What a launch passes: the value rounded to the type, for bfloat16 its bits."""
+        """The value that a launch passes: rounded to the type, and for bfloat16 its bits."""
         if is_floating(self.dtype):
             only: np.generic = rounded_to(np.array([self.value], np.float64), self.dtype)[0]
             return only
@@ -165,7 +165,7 @@ class IoContract:
 
 
 class Workload(ABC):
-    """What is computed, independent of kernels, devices and pytest.
+    """A computation, independent of kernels, devices and pytest.
 
     Attributes:
         name: its name; workloads that differ only in name compute the same.
@@ -241,7 +241,7 @@ class Workload(ABC):
 
     @property
     def distribution(self) -> str:
-        """How floating-point inputs without a range are drawn; see `distributions.draw_from`."""
+        """The distribution of real inputs without a range; see `distributions.draw_from`."""
         return NORMAL
 
     @property

@@ -85,7 +85,7 @@ class _Problem:
 
 @dataclass(frozen=True)
 class _LibraryPart:
-    """What one call of cuBLASLt computes: all products of a batch, or those of a group.
+    """The computation of one call of cuBLASLt: all products of a batch, or those of a group.
 
     Attributes:
         rows: the rows of A and C.

@@ -196,7 +196,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class _Convolution:
-    """What a plan computes: a convolution and, if they are fused with it, bias and ReLU.
+    """The computation of a plan: a convolution and, if they are fused with it, bias and ReLU.
 
     Attributes:
         data: N, CI, H and W.

@@ -1,1 +1,1 @@
-"""What NVML answers: the state of an emulated card and its physics."""
+"""The emulated card behind NVML: its state and its physics."""

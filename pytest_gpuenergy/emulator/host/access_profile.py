@@ -1,4 +1,4 @@
-"""What the blocks of a kernel access: read from the answers of its process, and cached on disk."""
+"""The accesses of a kernel's blocks, read from its process's answers and cached on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = tuple(field.name for field in fields(Traffic))
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """What a checked run of a sample of its blocks has shown about one launch.
+    """The findings of a checked run of a sample of one launch's blocks.
 
     Attributes:
         entry: the kernel function.

@@ -88,7 +88,7 @@ class HostKernel:
 
     @property
     def thresholds(self) -> Collection[Threshold]:
-        """What the inspected runs have compared with."""
+        """The numbers with which the inspected runs compared."""
         return self._inspector.compared if self._inspector is not None else ()
 
     @property

@@ -44,7 +44,7 @@ _MAX_SHOWN_CHARACTERS = 1000
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much of a kernel a check runs.
+    """The part of a kernel that a check runs.
 
     It counts accesses instead of seconds, so that every machine runs the same blocks.
 

@@ -126,7 +126,7 @@ class KernelProcess:
 
     @property
     def compared(self) -> Collection[Threshold]:
-        """What the runs so far have compared with, if they were inspected."""
+        """The numbers with which the runs so far compared, if they were inspected."""
         return [Threshold(float(word[1:]), word[0] == "f") for word in self._answers.compared]
 
     @property

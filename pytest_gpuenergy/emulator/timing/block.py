@@ -1,4 +1,4 @@
-"""What a block of a launch asks of a multiprocessor, and the coefficients of the timing model."""
+"""The demands of a block on a multiprocessor, and the coefficients of the timing model."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ COEFFICIENTS = Coefficients()
 
 @dataclass(frozen=True)
 class Block:
-    """What a block asks of a multiprocessor.
+    """The demands of a block on a multiprocessor.
 
     Attributes:
         resident: the number of blocks of the launch that a multiprocessor holds at once.

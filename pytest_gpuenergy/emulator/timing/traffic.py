@@ -39,7 +39,7 @@ _VECTOR_WORDS = 4.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an average block of one launch accesses.
+    """The memory accesses of an average block of one launch.
 
     Attributes:
         global_read_bytes: the bytes read from tensors. A repeated read counts again unless the

@@ -1,4 +1,4 @@
-"""What changes of a model's calls save in its steps, each measured by a replay of what is changed.
+"""Savings of a step by changes of a model's calls, each measured by replaying what is changed.
 
     saved = n (E(as now) - E(changed)),  n: how often a step makes the call
 
@@ -40,7 +40,7 @@ class CallChange(Struct, frozen=True):
 
 
 class ChangeSaving(Struct, frozen=True):
-    """What a change saves in a step.
+    """The saving of a change in a step.
 
     Attributes:
         step: The number of the step.

@@ -1,4 +1,4 @@
-"""What the matrix products of a model's step would save with the best contender for each."""
+"""Estimates what a step's matrix products would save with the best contender for each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TimeAndEnergy(Struct, frozen=True):
 
 
 class ProductCosts(Struct, frozen=True):
-    """What the contenders need for one product.
+    """The times and energies of the contenders for one product.
 
     Attributes:
         product: The name of the product.
@@ -76,7 +76,7 @@ class ProductCosts(Struct, frozen=True):
 
 
 class StepCosts(Struct, frozen=True):
-    """What the products of a step cost, and what they would save.
+    """The cost of a step's products, and their possible saving.
 
     Attributes:
         step: The name of the step.

@@ -62,7 +62,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class KernelExtraction:
-    """What ran on the GPU in one trace.
+    """The kernels that ran on the GPU in one trace.
 
     Attributes:
         launches: The launches in the order of their begin; none for a list of unique kernels.
@@ -83,7 +83,7 @@ class KernelExtraction:
 
     @cached_property
     def signatures(self) -> list[Signature]:
-        """How each unique kernel can be replayed, in the order of the kernels."""
+        """The way to replay each unique kernel, in the order of the kernels."""
         return list(map(replay_signature, self.kernels))
 
     @property
@@ -98,7 +98,7 @@ class KernelExtraction:
 
     @property
     def runs(self) -> int | None:
-        """How often the program ran; None if the trace does not number the runs."""
+        """The number of runs of the program; None if the trace does not number them."""
         return len({launch.run for launch in self.launches if launch.run is not None}) or None
 
     @property

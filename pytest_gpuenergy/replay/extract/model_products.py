@@ -90,7 +90,7 @@ _TF32 = ("tf32", "s1688")
 
 
 class Storage(NamedTuple):
-    """How a matrix is stored.
+    """The storage of a matrix.
 
     Attributes:
         transposed: Whether the rows of its transpose are stored, rather than its own.
@@ -122,7 +122,7 @@ def matrix_storage(rows: int, columns: int, row_stride: int, column_stride: int)
 
 @dataclass(frozen=True)
 class RecordedProduct:
-    """What a call of an operator computes.
+    """The computation of an operator's call.
 
     Attributes:
         product: The product, named after its sizes; None if there is none that can be measured.

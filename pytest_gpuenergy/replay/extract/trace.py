@@ -333,7 +333,7 @@ class TraceLaunch(Struct, frozen=True, gc=False):
 
 
 class _Around(NamedTuple):
-    """What is open at a moment of a thread: operators, a phase, and numbers by `_NUMBERS`."""
+    """The open events at a moment of a thread: operators, a phase, and numbers by `_NUMBERS`."""
 
     outermost: Event | None = None
     innermost: Event | None = None

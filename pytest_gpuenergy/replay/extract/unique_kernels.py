@@ -131,7 +131,7 @@ TIERS = {
 
 
 class Signature(Struct, frozen=True):
-    """How a unique kernel can be replayed.
+    """The way to replay a unique kernel.
 
     Attributes:
         kernel: The id of the unique kernel.

@@ -103,8 +103,14 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         alike = [window for window in found if window.is_layer == is_layer]
                         try:
                             of_kind, apart = window_turns(
-                                *(alike, replayed, program, inputs, max(steps)),
-                                *(device, cache, in_graph),
+                                alike,
+                                replayed,
+                                program,
+                                inputs,
+                                max(steps),
+                                device,
+                                cache,
+                                in_graph,
                             )
                             windows += of_kind
                             missing |= apart

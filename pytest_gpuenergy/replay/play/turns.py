@@ -1,4 +1,4 @@
-"""Which calls of a model successive launches make, and on which tensors.
+"""Chooses the calls of a model that successive launches make, and their tensors.
 
 Imports PyTorch: import this module only where it is needed.
 """

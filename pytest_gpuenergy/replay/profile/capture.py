@@ -78,7 +78,7 @@ class LiveCall:
 
     @property
     def parts(self) -> list[Part]:
-        """What the call may change: its tensors, without the model's parameters."""
+        """The tensors that the call may change: all of its own, but no parameters of the model."""
         return [
             Part(number, 0, span_of(tensor) * tensor.element_size())
             for number, tensor in enumerate(self.tensors)

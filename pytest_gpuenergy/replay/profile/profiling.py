@@ -89,7 +89,7 @@ _READS = 32
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """What ``gpuenergy profile`` is asked for; None leaves a choice to the program.
+    """The request to ``gpuenergy profile``; None leaves a choice to the program.
 
     Attributes:
         model: The name of the model, function or exported file.
@@ -168,7 +168,7 @@ class ProfileOptions:
 
 
 class ProfileRun(NamedTuple):
-    """What a process of ``gpuenergy profile`` has written.
+    """The output of a process of ``gpuenergy profile``.
 
     Attributes:
         record: What was profiled.
@@ -182,7 +182,7 @@ class ProfileRun(NamedTuple):
 
 
 class ProfiledProgram(NamedTuple):
-    """What a profile of a program has recorded.
+    """The contents of a program's profile.
 
     Attributes:
         record: What was profiled.

@@ -337,7 +337,7 @@ EXPORT_VERSION = 1
 
 
 class ExportRecord(Struct, frozen=True):
-    """What was exported, and how; see `ProfileRecord` for the other attributes.
+    """The record of an export; see `ProfileRecord` for the other attributes.
 
     Attributes:
         model: The name that the user gave.

@@ -1,1 +1,1 @@
-"""What measurements say together: the best, what has changed, how boards differ."""
+"""Analyses of several measurements: the best kernels, changes between runs, boards."""

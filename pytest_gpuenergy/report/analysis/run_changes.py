@@ -1,4 +1,4 @@
-"""What has changed between two runs: figures side by side, and what unchanged kernels share.
+"""Changes between two runs: figures side by side, and the shift that unchanged kernels share.
 
 Between two sessions, or two boards, the figures of all kernels move together. Kernels of which
 nothing has changed show by how much, and how far single kernels lie from that.
@@ -119,7 +119,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class CommonShift:
-    """How far a metric of the unchanged kernels of one place has moved between two runs.
+    """The shift of a metric of one place's unchanged kernels between two runs.
 
     Attributes:
         metric: the metric.
@@ -263,7 +263,7 @@ def common_shifts(
 
 @dataclass(frozen=True)
 class _Spread:
-    """How the changes of the unchanged kernels of a place lie about what they have in common.
+    """The scatter of the changes of a place's unchanged kernels about their common shift.
 
     Attributes:
         place: the place.

@@ -1,4 +1,4 @@
-"""What measurements are of, in which order they are shown, and the ids by which users name them.
+"""The subjects of measurements, their order in reports, and the ids by which users name them.
 
 A bench may give contracts of several sizes one name. Their figures are of different work, so they
 are told apart, and no best is chosen among them.

@@ -1,4 +1,4 @@
-"""Which outputs a kernel's text may read before it writes them.
+"""Finds the outputs that a kernel's text may read before it writes them.
 
 A kernel has no reason to look at what its outputs hold, except to add to it. One that does can
 recognize that they are right already, and do less work. So each use of an output must be known to

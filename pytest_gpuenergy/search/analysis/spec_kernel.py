@@ -1,4 +1,4 @@
-"""What the kernels of both languages share: numbers from the launch plan and the spec."""
+"""The facts that kernels of both languages share: numbers from the launch plan and the spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a language model is asked about a state, and the form of its answer.
+"""The question to a language model about a state, and the form of its answer.
 
 A question has the source, the contract and the performance of a state. It never has what a kernel
 must not know: the inputs of a verification, their seeds, the expected outputs, or the elements of
@@ -73,7 +73,7 @@ _LAUNCH_FIELDS = {"cuda": ("block", "shared_bytes"), "triton": ("num_warps", "nu
 
 @dataclass(frozen=True)
 class Context:
-    """What is known about a state.
+    """The facts about a state that a language model is told.
 
     Attributes:
         result: the result of its evaluation; None if there is none yet.

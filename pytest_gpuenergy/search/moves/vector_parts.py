@@ -106,7 +106,7 @@ class VectorRow:
 
 @dataclass(frozen=True)
 class VectorWork:
-    """What a thread does for several consecutive elements at once.
+    """The statements of a thread that handles several consecutive elements at once.
 
     Attributes:
         first: the name of the first element's number.

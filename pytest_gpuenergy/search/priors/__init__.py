@@ -1,1 +1,1 @@
-"""What to expect of a move before it is tried."""
+"""Predicts the gain of a move before it is tried."""

@@ -1,4 +1,4 @@
-"""What a launch's time and energy are spent on, estimated from its work and a card's peaks."""
+"""Estimates, from a launch's work and a card's peaks, where its time and energy go."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def count_work(state: State, spec: KernelSpec) -> KernelWork | None:
 
 @dataclass(frozen=True)
 class LaunchCosts:
-    """What a launch costs by the model.
+    """The cost of a launch by the model.
 
     Attributes:
         busy_s: the time for which each unit of the busiest multiprocessor is busy.
@@ -123,7 +123,7 @@ class LaunchCosts:
 
 @dataclass(frozen=True)
 class CardModel:
-    """What the bottleneck model knows about a card.
+    """The figures of a card that the bottleneck model uses.
 
     Attributes:
         profile: the profile of its model, or of a similar one if that is unknown.
@@ -232,7 +232,7 @@ class CardModel:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the time and energy of a measured state are spent on.
+    """The parts of a measured state's time and energy.
 
     Attributes:
         time_s: the time of one launch.

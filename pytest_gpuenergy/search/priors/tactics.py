@@ -45,7 +45,7 @@ Observation = tuple[str, Region, float | None]
 
 
 class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a move has gained against a bottleneck.
+    """The gains of a move against a bottleneck.
 
     Attributes:
         language: the language of the kernels.
@@ -67,7 +67,7 @@ class Tactic(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SearchTactics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one search has learned about moves.
+    """The experience of one search with moves.
 
     Attributes:
         kernel: the name of the kernel.

@@ -1,4 +1,4 @@
-"""What several searches have gained together: ``summary.json`` and a table."""
+"""Sums up the gains of several searches: ``summary.json`` and a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADINGS = ("kernel", *(f"{metric.label} x" for metric in METRICS), "of rooflin
 
 
 class KernelSummary(Struct, frozen=True, kw_only=True):
-    """What the search of one kernel has gained.
+    """The gain of the search of one kernel.
 
     Attributes:
         name: the name of the kernel.

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 class SearchIdentity(Struct, frozen=True, kw_only=True):
-    """What a search must have in common with the one that it continues.
+    """The settings that a search must share with the one that it continues.
 
     Attributes:
         spec: the hash of the kernel spec with its source.

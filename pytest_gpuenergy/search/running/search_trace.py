@@ -1,4 +1,4 @@
-"""What people read about a search: ``candidate.diff``, and ``trace.md`` with its times."""
+"""Writes what people read about a search: ``candidate.diff``, and ``trace.md`` with its times."""
 
 from __future__ import annotations
 

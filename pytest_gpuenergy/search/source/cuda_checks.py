@@ -1,4 +1,4 @@
-"""What CUDA text of a variant may contain: kernels, and nothing that outlives a launch.
+"""Checks that a variant's CUDA text has kernels, and nothing that outlives a launch.
 
 With a real GPU nothing of the text runs on the host, because our own code launches it. What is
 refused here are ways to cheat that a check of results may miss (state between launches, clocks),

@@ -1,4 +1,4 @@
-"""What a Triton module of a variant may contain: functions that Triton compiles.
+"""Checks that a variant's Triton module contains only functions that Triton compiles.
 
 The module is executed as Python, so that nothing but what is known to be harmless is let through.
 This is no sandbox: Triton's own modules are larger than any list of their names.

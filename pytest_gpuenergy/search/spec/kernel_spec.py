@@ -17,7 +17,7 @@ Constant = bool | int | float
 
 
 class LaunchPlan(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a kernel is launched, for any sizes of its tensors.
+    """The launch configuration of a kernel, for any sizes of its tensors.
 
     Expressions may use the names of sizes, the constants, and ``block_x`` to ``block_z``.
 
@@ -129,7 +129,7 @@ class Checkout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Emulation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What replaces parts of a spec on the emulated GPU, which is too slow for large sizes.
+    """Replacements of parts of a spec on the emulated GPU, which is too slow for large sizes.
 
     Attributes:
         sizes: the sets of sizes that replace those of the spec.

@@ -30,7 +30,7 @@ Compute = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class SpecWorkload(Contract):
-    """What a spec's kernel computes with one set of sizes.
+    """The workload of a spec's kernel with one set of sizes.
 
     Attributes:
         fixed: the inputs that are the same for all seeds, as buffers.

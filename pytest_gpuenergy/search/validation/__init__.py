@@ -1,1 +1,1 @@
-"""What makes a variant believed: evaluation on hidden inputs, refusals, and comparison."""
+"""Validates variants: evaluation on hidden inputs, refusals, and comparison."""

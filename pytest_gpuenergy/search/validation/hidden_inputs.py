@@ -1,4 +1,4 @@
-"""What no kernel of a search can know: seeds of inputs, their references, and unlisted sizes."""
+"""Keeps from a search's kernels the seeds of inputs, their references, and unlisted sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of one variant: its result, its place in the search, and its gain."""
+"""The outcome of one variant: its result, its place in the search, and its gain."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TurnFigures(Struct, frozen=True, kw_only=True):
 
 
 class VariantGain(Struct, frozen=True, kw_only=True):
-    """How a variant compares with the baseline when both are measured alternately.
+    """The comparison of a variant with the baseline, both measured alternately.
 
     Attributes:
         id: the id of the variant.

@@ -711,7 +711,7 @@ def is_collected(conv: Conv2d) -> bool:
 
 @dataclass(frozen=True)
 class Way:
-    """How steps are copied: parameters of `ImplicitParameters`."""
+    """A way to copy steps: parameters of `ImplicitParameters`."""
 
     boxed: bool
     packed: bool = False

@@ -1,4 +1,4 @@
-"""What templates share that compute a convolution as a product, see cuda/conv/windows.cu."""
+"""The common part of templates that compute a convolution as a product (cuda/conv/windows.cu)."""
 
 from __future__ import annotations
 

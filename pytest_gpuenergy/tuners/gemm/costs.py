@@ -1,4 +1,4 @@
-"""What the estimate of products knows of cards: fitted costs, and trees that correct it.
+"""The cards' figures for the estimate of products: fitted costs, and trees that correct it.
 
 Both were fitted to stored trials by ``studies/fit_estimate.py``, which writes ``estimate.json``.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the work of a template costs; the defaults are those of CUDA cores.
+    """The costs of a template's work; the defaults are those of CUDA cores.
 
     Attributes:
         product_share: the time of a multiplication, relative to that at the peak rate.

@@ -39,7 +39,7 @@ Rewrite = Callable[[Any], None]
 
 
 class TvmOperator(ABC):
-    """What TVM needs for one kind of workload.
+    """TVM's view of one kind of workload.
 
     Attributes:
         formless: why a workload of this kind may have no forms.

@@ -20,7 +20,7 @@ _MIN_POPULATION = 32
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search.
+    """The settings of a search.
 
     Attributes:
         seed: the seed of the search. With the strategy replay-trace and one thread it determines
