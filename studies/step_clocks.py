@@ -32,7 +32,6 @@ from pytest_gpuenergy.engine import Harness, Station, Subject
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import WorkloadInfo
 
-_NOTES = 1 << 14
 _GAP_MS = 0.02
 _GAP_CYCLES = 36_000
 _SETTINGS = MeterSettings(
@@ -48,30 +47,6 @@ _HEAVY, _LIGHT, _INSTANCES = 3, 7, 8
 _HEAVY_GAPS = (0.5, 1.5)
 """The time of the gaps after a heavy call, as multiples of the call's."""
 
-_PTX = b"""
-.version 6.0
-.target sm_50
-.address_size 64
-.visible .entry note(.param .u64 notes, .param .u64 count)
-{
-  .reg .u64 %%notes, %%at, %%ns, %%cycles;
-  .reg .u32 %%number, %%sm;
-  mov.u64 %%ns, %%globaltimer;
-  mov.u64 %%cycles, %%clock64;
-  mov.u32 %%sm, %%smid;
-  ld.param.u64 %%notes, [notes];
-  ld.param.u64 %%at, [count];
-  atom.global.add.u32 %%number, [%%at], 1;
-  and.b32 %%number, %%number, %d;
-  mad.wide.u32 %%at, %%number, 24, %%notes;
-  st.global.u64 [%%at], %%ns;
-  st.global.u64 [%%at+8], %%cycles;
-  cvt.u64.u32 %%ns, %%sm;
-  st.global.u64 [%%at+16], %%ns;
-  ret;
-}
-""" % (_NOTES - 1)
-
 
 class Notes:
     """A kernel that notes the clock where it is launched, in graphs too."""
@@ -80,9 +55,9 @@ class Notes:
         import cupy
 
         self._module = cupy.cuda.function.Module()
-        self._module.load(_PTX)
+        self._module.load(devices.NOTE_PTX)
         self._note = self._module.get_function("note")
-        self._notes = cupy.zeros(3 * _NOTES, dtype="u8")
+        self._notes = cupy.zeros(3 * devices.MAX_NOTES, dtype="u8")
         self._count = cupy.zeros(1, dtype="u4")
         self._cupy = cupy
         self._began = 0
@@ -101,8 +76,8 @@ class Notes:
         self._cupy.cuda.Device().synchronize()
         total = int(self._count.get()[0])
         kept = self._notes.get().reshape(-1, 3).tolist()
-        first = max(self._began, total - _NOTES)
-        return [tuple(kept[number % _NOTES]) for number in range(first, total)]
+        first = max(self._began, total - devices.MAX_NOTES)
+        return [tuple(kept[number % devices.MAX_NOTES]) for number in range(first, total)]
 
 
 def spans(notes: Sequence[tuple[int, int, int]], labels: Sequence[str]) -> dict[str, Any]:

@@ -24,7 +24,12 @@ from .cuda._compat import PlainReductions as PlainReductions
 from .cuda.array_kernels import KernelMath as KernelMath, array_kernels as array_kernels
 from .cuda.arrays import CupyArrays as CupyArrays, can_open as can_open
 from .cuda.binders import encoded_map as encoded_map
-from .cuda.clock_notes import MIN_SPAN_NS as MIN_SPAN_NS, clock_samples as clock_samples
+from .cuda.clock_notes import (
+    MAX_NOTES as MAX_NOTES,
+    MIN_SPAN_NS as MIN_SPAN_NS,
+    NOTE_PTX as NOTE_PTX,
+    clock_samples as clock_samples,
+)
 from .cuda.compiler_pools import CompilerPools as CompilerPools, TritonCompilers as TritonCompilers
 from .cuda.compilers import Binary as Binary, specific_architecture as specific_architecture
 from .cuda.cuda_device import CudaDevice as CudaDevice

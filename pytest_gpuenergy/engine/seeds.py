@@ -50,7 +50,7 @@ _MAX_LITERALS = 64
 """The most numbers of a kernel's text near which inputs are drawn."""
 
 _REMEMBERED_TEXTS = 16
-"""How many texts' numbers are kept in memory: a verification asks for them several times."""
+"""The number of texts whose numbers are kept, since a verification asks for them repeatedly."""
 
 _USUAL = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0}
 """Numbers that ordinary drawings contain anyway."""

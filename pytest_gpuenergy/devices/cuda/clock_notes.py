@@ -20,8 +20,7 @@ MIN_SPAN_NS = 20_000_000
 
 _MAX_MHZ = 10_000.0
 
-# PTX, which the driver translates for any GPU: no compiler is needed, and no cache entry is made.
-_PTX = b"""
+NOTE_PTX = b"""
 .version 6.0
 .target sm_50
 .address_size 64
@@ -44,6 +43,7 @@ _PTX = b"""
   ret;
 }
 """ % (MAX_NOTES - 1)
+"""The PTX of the noting kernel, which the driver translates for any GPU, without a compiler."""
 
 
 class ClockNotes:
@@ -59,7 +59,7 @@ class ClockNotes:
         # On this stream, because a non-blocking stream does not wait for the default stream.
         self._count.data.memset_async(0, self._count.nbytes, stream)
         self._module = cupy.cuda.function.Module()
-        self._module.load(_PTX)
+        self._module.load(NOTE_PTX)
         note = self._module.get_function("note")
         arguments = (self._notes, self._count)
         note((1,), (1,), arguments)  # loads the kernel

@@ -438,6 +438,7 @@ def _link_quickly(
 def _start_linker(
     folder: Path, objects: Sequence[str], program: Path
 ) -> subprocess.CompletedProcess[str]:
+    """Link objects to a program by the command that `_write_link_command` has written down."""
     linker, *words = (folder / _COMMAND).read_text().split("\n")
     at = words.index(_LINKED)
     words[at : at + 1] = objects
