@@ -97,9 +97,9 @@ unsigned cuhost_nwarpid();
 extern long long cuhost_cycles;  // the clock
 bool cuhost_is_shared(const void* address);
 bool cuhost_is_local(const void* address);
-// Called for each variable before main. `kernel` is null unless the variable is __shared__, and ""
-// if any kernel in the source may use it. Each instance of a template registers its own variable,
-// under the same number.
+// Called for each variable before main. `kernel` is null unless the variable is __shared__. Of a
+// variable outside kernels it is "" if all kernels may use it, or the names of those that may, each
+// between spaces. Each instance of a template registers its own variable, under the same number.
 void cuhost_variable(Build build, int number, const char* kernel, const char* name, char* begin,
                      size_t bytes, size_t element_bytes, Content content, const void* initial);
 // Called for each constant variable before main; returns true.

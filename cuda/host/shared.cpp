@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <string>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@ void* cuhost_dynamic_shared = nullptr;
 namespace {
 
 std::vector<Variable> shared;  // those that the entry may use
+const char* entry_name = "";      // the name of the entry
 // Shared memory begins at a multiple of this on a card, first with the static part.
 constexpr size_t dynamic_alignment = 1024;
 size_t dynamic_offset = 0;  // of the dynamic part from such a multiple
@@ -40,6 +42,13 @@ void poison_static() {
   }
 }
 
+bool is_of_functions(const Variable& variable) { return !variable.kernel[0] || variable.kernel[0] == ' '; }
+
+// Whether the entry's calls reach the declaration in a function, as far as the translator can tell.
+bool is_reached(const Variable& variable) {
+  return !variable.kernel[0] || strstr(variable.kernel, (" " + std::string(entry_name) + " ").c_str());
+}
+
 size_t padding() { return (dynamic_alignment - 1) & -(dynamic_shared_bytes + dynamic_offset); }
 
 size_t rounded_up(size_t bytes) { return (bytes + dynamic_alignment - 1) & -dynamic_alignment; }
@@ -59,8 +68,9 @@ void each_part(F&& part) {
 
 void use_shared(const Entry* entry, Build build) {
   shared.clear();
+  entry_name = entry->name;
   for (const Variable& variable : variables_of(build)) {
-    if (variable.kernel && (!variable.kernel[0] || !strcmp(variable.kernel, entry->name)))
+    if (variable.kernel && (is_of_functions(variable) || !strcmp(variable.kernel, entry_name)))
       shared.push_back(variable);
   }
 }
@@ -70,7 +80,8 @@ size_t static_shared_bytes() {
   std::map<int, size_t> declared;
   for (const Variable& variable : shared) {
     size_t& bytes = declared[variable.number];
-    bytes = variable.kernel[0] ? std::max(bytes, variable.bytes) : bytes + variable.bytes;
+    if (!is_of_functions(variable)) bytes = std::max(bytes, variable.bytes);
+    else if (is_reached(variable)) bytes += variable.bytes;
   }
   size_t sum = 0;
   for (const auto& [number, bytes] : declared) sum += bytes;

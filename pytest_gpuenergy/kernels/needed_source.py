@@ -274,7 +274,7 @@ def _item(
         for scope, name in itertools.pairwise(before):
             declared |= {scope.text} if name.text == "::" and scope.kind == "name" else set()
     else:
-        for token, after in zip(top, [*top[1:], None], strict=True):
+        for token, after in itertools.zip_longest(top, top[1:]):
             if token.kind == "name" and (after is None or after.text in ("[", "=", ";", ",", ":")):
                 declared.add(token.text)
     is_host = (

@@ -123,6 +123,18 @@ def test_the_largest_instance_of_a_kernel_tells_its_static_shared_memory(run):
     assert out["y"][0] == 10000
 
 
+def test_the_static_shared_memory_of_a_function_is_that_of_kernels_that_call_it(runner, built):
+    function = "__device__ void %s(int* y) { __shared__ int s[10000]; s[0] = 7; y[0] += s[0]; }\n"
+    source = "".join(map(function.__mod__, ("put", "get"))) + """
+    __global__ void k(int* y) { y[0] = 0; put(y); }
+    __global__ void other(int* y) { get(y); }"""
+    kernel, arenas = built(source, outputs={"y": (1, "int32")})
+    (launch,) = kernel.launches
+    kernel = replace(kernel, launches=(launch, replace(launch, entry="other")))
+    runner.run(kernel, arenas, {}, timeout_s=20.0)
+    assert arenas["y"].value()[0] == 14
+
+
 def test_scalars_arrive_in_the_type_of_the_parameter(run):
     source = """
     __global__ void k(double* out, float f, long long l, unsigned char c, double d) {

@@ -20,7 +20,7 @@ from pytest_gpuenergy.emulator.translation.cuda_syntax import (
 )
 from pytest_gpuenergy.emulator.translation.ptx.assembler import AsmStatements
 from pytest_gpuenergy.emulator.translation.ptx.statements import CANNOT
-from pytest_gpuenergy.kernels import CudaToken, cuda_tokens
+from pytest_gpuenergy.kernels import CudaToken, cuda_tokens, function_name, reachable
 from pytest_gpuenergy.support import KernelFault
 
 _SUPPORTED_NAMES = """
@@ -169,6 +169,10 @@ def cluster_constant(kernel: str) -> str:
 class Outline:
     """The parts of a text that its translation depends on, and the edits that it needs.
 
+    Args:
+        source: the CUDA C++ text.
+        entries: the kernel functions that are launched, see `translate`.
+
     Attributes:
         edits: the start, the end and the replacement of each edit, in order.
         kernels: the names of the ``__global__`` functions.
@@ -180,8 +184,9 @@ class Outline:
         headers: the headers of ``cuda/host`` that the text needs besides ``kernel.h``.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, entries: Sequence[str]) -> None:
         self.source = source
+        self._entries = {function_name(entry): entry for entry in entries}
         self.edits: list[tuple[int, int, str]] = []
         self._asm_statements = AsmStatements(source)
         self.kernels: set[str] = set()
@@ -397,7 +402,18 @@ class Outline:
                 "GPU, such as __shared__ float name[4];",
             )
         self.edits.append((word.start, word.end, ""))
-        return self._register(declared, f'CUHOST_SHARED({{}}, "{self._kernel}", {{}})')
+        kernels = self._kernel or self._users(word.start)
+        return self._register(declared, f'CUHOST_SHARED({{}}, "{kernels}", {{}})')
+
+    def _users(self, position: int) -> str:
+        """Return the entries that need what is declared there, between spaces; "" for all."""
+        line = self._line(position) - 1
+        users = [
+            name
+            for name, entry in self._entries.items()
+            if "__shared__" in reachable(self.source, (entry,), is_offered).split("\n")[line]
+        ]
+        return f" {' '.join(users)} " if 0 < len(users) < len(self._entries) else ""
 
     def _device_variables(self, k: int) -> int:
         """Register ``__device__`` and ``__constant__`` variables with the runtime.

@@ -59,7 +59,7 @@ def translate(source: str, entries: Sequence[str], *, marks: bool = True) -> str
         KernelFault: ``compile`` when the text is malformed.
     """
     text = with_turns(with_keywords(source))
-    outline = Outline(marked(with_values(text)) if marks else text)
+    outline = Outline(marked(with_values(text)) if marks else text, entries)
     outline.walk()
     for entry in entries:
         name = function_name(entry)
