@@ -125,9 +125,12 @@ def test_the_largest_instance_of_a_kernel_tells_its_static_shared_memory(run):
 
 def test_the_static_shared_memory_of_a_function_is_that_of_kernels_that_call_it(runner, built):
     function = "__device__ void %s(int* y) { __shared__ int s[10000]; s[0] = 7; y[0] += s[0]; }\n"
-    source = "".join(map(function.__mod__, ("put", "get"))) + """
+    source = (
+        "".join(map(function.__mod__, ("put", "get")))
+        + """
     __global__ void k(int* y) { y[0] = 0; put(y); }
     __global__ void other(int* y) { get(y); }"""
+    )
     kernel, arenas = built(source, outputs={"y": (1, "int32")})
     (launch,) = kernel.launches
     kernel = replace(kernel, launches=(launch, replace(launch, entry="other")))
