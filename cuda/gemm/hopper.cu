@@ -5,9 +5,6 @@
 //   CONSUMERS          warpgroups that multiply; one more copies
 //   OTHER_REGISTERS, CONSUMER_REGISTERS   of a thread of that one, and of the others
 //   BOXED_C            whether the tensor memory accelerator stores C, too
-//   CLUSTERED          whether clusters have several blocks
-//   SPLIT              blocks of a cluster that divide the steps of each tile, or 1: then all blocks of a cluster
-//                      copy for one another
 
 #include <cuda.h>
 
@@ -44,18 +41,15 @@ __device__ __forceinline__ Work work_from(int tile, int block) {
   return DIVIDED_STEPS ? divided_work(first_step(block), block) : Work{};
 }
 
-// The block of a cluster, of those that divide the steps of a tile.
-__device__ __forceinline__ int own_part() { return blockIdx.x % SPLIT; }
-
 __device__ __forceinline__ Work first_work(int block) {
-#if SPLIT > 1
-  return {block, STEPS * own_part() / SPLIT, STEPS * (own_part() + 1) / SPLIT};
+#if TILE_BLOCKS > 1
+  return {block, STEPS * own_part() / TILE_BLOCKS, STEPS * (own_part() + 1) / TILE_BLOCKS};
 #endif
   return work_from(block, block);
 }
 
 __device__ __forceinline__ Work next_work(const Work& work, int block) {
-  if (SPLIT > 1) return {};
+  if (TILE_BLOCKS > 1) return {};
   if (work.tile < WHOLE_TILES) return work_from(work.tile + BLOCKS, block);
   return divided_work((work.tile - WHOLE_TILES) * STEPS + work.end, block);
 }
@@ -100,7 +94,7 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
 
 // Tell one of the SHARERS of a block that it has read a stage.
 __device__ __forceinline__ void empty_for(Barrier& empty, int rank, int number) {
-#if SPLIT > 1
+#if TILE_BLOCKS > 1
   arrive(empty);  // a block copies for itself alone
 #else
   arrive_at(empty, sharer_of(rank, number));

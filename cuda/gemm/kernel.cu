@@ -163,6 +163,9 @@ struct Steps {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
+#if TILE_BLOCKS > 1
+    __cluster_dims__(TILE_BLOCKS, 1, 1)
+#endif
     gemm(const Element* __restrict__ A, const Element* __restrict__ B,
 #if WITH_BIAS
          const Element* __restrict__ bias,
@@ -176,8 +179,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 #endif
     ) {
   extern __shared__ uint4 memory[];
-  int block = blockIdx.x, last = first_step(block + 1);
-  for (int now = first_step(block); now < last;) {
+#if TILE_BLOCKS > 1
+  int first = blockIdx.x / TILE_BLOCKS * STEPS + STEPS * own_part() / TILE_BLOCKS;
+  int last = blockIdx.x / TILE_BLOCKS * STEPS + STEPS * (own_part() + 1) / TILE_BLOCKS;
+#else
+  int block = blockIdx.x, first = first_step(block), last = first_step(block + 1);
+#endif
+  for (int now = first; now < last;) {
     int tile = now / STEPS, begin = now % STEPS, end = min(STEPS, begin + last - now);
     Place place = place_of(tile);
     Sums sums = {};
@@ -199,4 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     now += end - begin;
     __syncthreads();  // the next tile's first copies overwrite what was read last
   }
+#if TILE_BLOCKS > 1
+  meet();  // others read what this block has left
+#endif
 }

@@ -2,8 +2,13 @@
 //
 // Besides those of tiles.cu, the constants of this text are:
 //   WARP_M, WARP_N     size of the part of a tile that a warp computes, multiples of 16
+//   SLICES             groups of warps that divide the products of each step
 //   HALVES             whether elements have 16 bits; BFLOAT16: which of the two types
 //   SPLIT              whether elements of 32 bits are split (3xtf32)
+//
+// Where tiles are few, several slices give a multiprocessor the warps that it needs to be busy, and several
+// blocks of a cluster divide the steps of a tile. All of them leave their sums in shared memory, where each
+// block then adds those of a part of the rows.
 //
 // TF32 has 10 bits after the leading one, to which elements of 32 bits are rounded. Where they are
 // split, each is the sum of two such numbers, and all products but that of the smaller parts are
@@ -13,7 +18,9 @@
 constexpr int DEPTH = HALVES ? 16 : 8;  // columns of A and rows of B in one instruction
 constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N;
 constexpr int PIECES_M = WARP_M / 16, PIECES_N = WARP_N / 8;
-static_assert(THREADS == 32 * WARPS_M * WARPS_N, "warps must fill the tile");
+constexpr int SLICE_WARPS = WARPS_M * WARPS_N, SLICE_K = TILE_K / SLICES;
+static_assert(THREADS == 32 * SLICE_WARPS * SLICES, "warps must fill the tile");
+static_assert(TILE_K == SLICE_K * SLICES && SLICE_K % DEPTH == 0, "slices must divide a step evenly");
 // Eight rows of 16 bytes, or four rows of eight elements, are read at once: with this many elements
 // more, they are in different banks.
 constexpr bool A_BY_COLUMNS = A_TRANSPOSED, B_BY_ROWS = !B_TRANSPOSED;
@@ -31,7 +38,8 @@ struct Sums {
 // Where this thread is in its warp, and the part of the tile that the warp computes.
 struct Lane {
   int number = threadIdx.x % 32, row = number / 4, column = number % 4;
-  int m = threadIdx.x / 32 % WARPS_M * WARP_M, n = threadIdx.x / 32 / WARPS_M * WARP_N;
+  int slice = threadIdx.x / 32 / SLICE_WARPS, warp = threadIdx.x / 32 % SLICE_WARPS;
+  int m = warp % WARPS_M * WARP_M, n = warp / WARPS_M * WARP_N;
 };
 
 // The operands of one instruction, as registers of a thread.
@@ -152,8 +160,10 @@ __device__ void multiply_add(float (&sums)[PIECES_N][4], const OperandA& a,
 
 __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_stage) {
   Lane lane;
+  a_stage += lane.slice * SLICE_K * (A_BY_COLUMNS ? A_ROW : 1);
+  b_stage += lane.slice * SLICE_K * (B_BY_ROWS ? B_ROW : 1);
 #pragma unroll
-  for (int k = 0; k < TILE_K; k += DEPTH) {
+  for (int k = 0; k < SLICE_K; k += DEPTH) {
     OperandA a[PIECES_M];
     OperandB b[PIECES_N];
 #pragma unroll
@@ -199,14 +209,101 @@ __device__ void multiply(Sums& sums, Steps& steps, int count) {
   }
 }
 
-// Each warp has elements of its own.
-__device__ void add_slices(Sums&, void*) {}
+// Whether sums of an element are in several warps or blocks, and the distance between their rows, with which
+// eight rows of pairs go to different banks.
+constexpr bool GATHERED = SLICES * TILE_BLOCKS > 1;
+constexpr int SUMS_ROW = TILE_N + 8;
+
+// Leave the sums in shared memory for all threads of the cluster.
+__device__ void add_slices(Sums& sums, void* memory) {
+  if (!GATHERED) return;
+  Lane lane;
+  float* left = static_cast<float*>(memory) + (lane.slice * TILE_M + lane.m + lane.row) * SUMS_ROW +
+                lane.n + 2 * lane.column;
+  __syncthreads();  // what is overwritten was read
+#pragma unroll
+  for (int i = 0; i < 2 * PIECES_M; ++i) {
+#pragma unroll
+    for (int j = 0; j < PIECES_N; ++j) {
+      const float* both = &sums.of[i / 2][j][i % 2 * 2];
+      *reinterpret_cast<float2*>(left + 8 * i * SUMS_ROW + 8 * j) = make_float2(both[0], both[1]);
+    }
+  }
+#if TILE_BLOCKS > 1
+  meet();
+#else
+  __syncthreads();
+#endif
+}
+
+// Add WIDTH neighbouring sums that a slice has left to others.
+template <int WIDTH>
+__device__ __forceinline__ void add_left(float (&sums)[WIDTH], const float* left) {
+  using Type = typename Piece<WIDTH * sizeof(float)>::Type;
+  alignas(sizeof(Type)) float parts[SLICES][WIDTH];
+#pragma unroll
+  for (int slice = 0; slice < SLICES; ++slice) {
+    *reinterpret_cast<Type*>(parts[slice]) =
+        *reinterpret_cast<const Type*>(left + slice * (TILE_M * SUMS_ROW));
+  }
+#pragma unroll
+  for (int slice = 0; slice < SLICES; ++slice) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sums[i] += parts[slice][i];
+  }
+}
+
+// Write what all slices and blocks of the cluster have left, of which this block adds a part of the rows, by
+// WIDTH neighbours at once, of which rows of C are a multiple.
+template <int WIDTH, bool ALL, class T, class Ending>
+__device__ __forceinline__ void store_gathered(T* to, int distance, int rows, int columns,
+                                               const Ending& ending, const float* memory) {
+  using Type = typename Piece<WIDTH * sizeof(T)>::Type;
+  constexpr int ALONG = TILE_N / WIDTH;
+  int first = TILE_M * own_part() / TILE_BLOCKS, end = TILE_M * (own_part() + 1) / TILE_BLOCKS;
+  for (int i = first * ALONG + threadIdx.x; i < end * ALONG; i += THREADS) {
+    int row = i / ALONG, column = i % ALONG * WIDTH;
+    if (!ALL && (row >= rows || column >= columns)) continue;
+    const float* left = memory + row * SUMS_ROW + column;
+    float sums[WIDTH] = {};
+#if TILE_BLOCKS > 1
+#pragma unroll
+    for (int block = 0; block < TILE_BLOCKS; ++block) add_left(sums, place_in_block(left, block));
+#else
+    add_left(sums, left);
+#endif
+    ending.template apply<ALL>(sums, row, column);
+    alignas(sizeof(Type)) T results[WIDTH];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) results[j] = T(sums[j]);
+    T* there = to + row * distance + column;
+    if (ALL || column + WIDTH <= columns) {
+      *reinterpret_cast<Type*>(there) = *reinterpret_cast<const Type*>(results);
+    } else {
+#pragma unroll
+      for (int j = 0; j < WIDTH; ++j) {
+        if (column + j < columns) there[j] = results[j];
+      }
+    }
+  }
+}
 
 // Write a thread's sums, with their end, to rows of `distance` elements, of which `rows` and `columns`
 // exist, or ALL.
 template <bool ALL, class T, class Ending>
 __device__ void store(T* to, int distance, int rows, int columns, const Sums& sums,
-                      const Ending& ending, void*) {
+                      const Ending& ending, void* memory) {
+  if (GATHERED) {
+    const float* left = static_cast<const float*>(memory);
+    if (distance % 4 == 0) {
+      store_gathered<4, ALL>(to, distance, rows, columns, ending, left);
+    } else if (distance % 2 == 0) {
+      store_gathered<2, ALL>(to, distance, rows, columns, ending, left);
+    } else {
+      store_gathered<1, ALL>(to, distance, rows, columns, ending, left);
+    }
+    return;
+  }
   Lane lane;
 #pragma unroll
   for (int i = 0; i < 2 * PIECES_M; ++i) {

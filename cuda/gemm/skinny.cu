@@ -8,7 +8,6 @@
 //
 // Besides those of tiles.cu, end.cu and barriers.cu, the constants of this text are:
 //   LDA, LDB           distances in elements between the stored rows of A and B
-//   SPLIT              blocks of a cluster, which divide the steps of a tile
 //   CONSUMERS          warpgroups that multiply, each 64 columns of C
 //   COPYING_WARPS      warps that copy
 //   B_KEPT             whether B may stay in the L2, since all of it fits
@@ -272,8 +271,8 @@ __device__ __forceinline__ void promote(float (&totals)[TILE_M / 2], const float
 
 // Each block adds and stores some of the tile's rows. It has room for those of each block of the cluster, in
 // lines in which a warp's accesses are in different banks.
-constexpr int OWN_ROWS = (TILE_M + SPLIT - 1) / SPLIT, SUMS_LINE = TILE_N + 4;
-constexpr int SUMS_BEGIN = SPLIT == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
+constexpr int OWN_ROWS = (TILE_M + TILE_BLOCKS - 1) / TILE_BLOCKS, SUMS_LINE = TILE_N + 4;
+constexpr int SUMS_BEGIN = TILE_BLOCKS == 1 ? 0 : STAGES * (A_STAGE + B_STAGE);  // alone, it is done with its stages
 
 // Write a sum to the shared memory of a block of the cluster.
 __device__ __forceinline__ void write_sum(float* there, int rank, float sum) {
@@ -304,7 +303,7 @@ __device__ __forceinline__ void give(float* lines, const float (&sums)[TILE_M / 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 #if CLUSTERED
-    __cluster_dims__(SPLIT, 1, 1)
+    __cluster_dims__(TILE_BLOCKS, 1, 1)
 #endif
     gemm(A_PARAMETER, B_PARAMETER,
 #if SCALES
@@ -332,9 +331,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   arrive_in_cluster();
 
-  int rank = blockIdx.x % SPLIT;
-  Place place = place_of(blockIdx.x / SPLIT);
-  int begin = STEPS * rank / SPLIT, end = STEPS * (rank + 1) / SPLIT, step = begin;
+  int rank = blockIdx.x % TILE_BLOCKS;
+  Place place = place_of(blockIdx.x / TILE_BLOCKS);
+  int begin = STEPS * rank / TILE_BLOCKS, end = STEPS * (rank + 1) / TILE_BLOCKS, step = begin;
   Ring ring;
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
   // The thread that has initialized the barriers need not wait for others to fill all stages.
@@ -415,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float* line = lines + row * SUMS_LINE + column;
     float pair[2] = {0.0f, 0.0f};
 #pragma unroll
-    for (int other = 0; other < SPLIT; ++other) {
+    for (int other = 0; other < TILE_BLOCKS; ++other) {
       float2 both = *reinterpret_cast<const float2*>(line + other * OWN_ROWS * SUMS_LINE);
       pair[0] += both.x;
       pair[1] += both.y;

@@ -16,6 +16,9 @@
 //   TILE_M, TILE_N     size of the part of C that a block computes at a time
 //   CLUSTER_M, CLUSTER_N   blocks of a cluster, which compute neighbouring parts at the same time; what
 //                          follows calls all their parts a tile
+//   TILE_BLOCKS        blocks of a cluster that divide the steps of each tile, which then all compute the same
+//                      one; or 1
+//   CLUSTERED          whether clusters have several blocks
 //   TILE_K             columns of A and rows of B that it holds in shared memory for one step
 //   STAGES             steps that are in shared memory or on the way there
 //   BLOCKS             number of blocks, or of clusters, among which the work is divided
@@ -28,6 +31,9 @@
 // With as many blocks as tiles, each block computes a tile. With any other number, a tile can be
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
+
+// The block of a cluster, of those that divide the steps of a tile.
+__device__ __forceinline__ int own_part() { return blockIdx.x % TILE_BLOCKS; }
 
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_N;
 constexpr int ALL_TILE_M = CLUSTER_M * TILE_M, ALL_TILE_N = CLUSTER_N * TILE_N;

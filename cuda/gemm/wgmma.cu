@@ -201,7 +201,7 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
 
 // Whether this block stores what a thread has in a box: blocks that divide a tile's steps store parts of it.
 __device__ __forceinline__ bool stored_here(int piece, int n) {
-  return (piece * (TILE_N / C_LINE) + n / C_LINE) % SPLIT == own_part();
+  return (piece * (TILE_N / C_LINE) + n / C_LINE) % TILE_BLOCKS == own_part();
 }
 
 #if !BOXED_C || ROWS_STORED
@@ -286,7 +286,7 @@ __device__ __forceinline__ void store(
   }
 }
 
-#if SPLIT > 1
+#if TILE_BLOCKS > 1
 static_assert(STAGES * (A_STAGE + B_STAGE) * sizeof(Element) >= TILE_M * TILE_N * sizeof(float),
               "sums must fit where stages were");
 
@@ -311,8 +311,8 @@ __device__ __forceinline__ void add_parts(Sums& sums, float4* memory) {
     for (int first = 0; first < TILE_N / 8; first += OF_BOX) {
       if (!stored_here(i, 8 * first)) continue;
 #pragma unroll
-      for (int other = 1; other < SPLIT; ++other) {
-        int from = (own_part() + other) % SPLIT;
+      for (int other = 1; other < TILE_BLOCKS; ++other) {
+        int from = (own_part() + other) % TILE_BLOCKS;
         float4 parts[OF_BOX];
 #pragma unroll
         for (int j = 0; j < OF_BOX; ++j) parts[j] = read_from(memory + place(i, first + j), from);
@@ -356,7 +356,7 @@ __device__ Place place_of_part(int i) {
 // With one block to a multiprocessor, the compiler knows how many registers there are at launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
-    __cluster_dims__(CLUSTER * SPLIT, 1, 1)
+    __cluster_dims__(CLUSTER * TILE_BLOCKS, 1, 1)
 #endif
     gemm(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
 #if SCALES
@@ -393,7 +393,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
   meet();
 
-  int block = blockIdx.x / (CLUSTER * SPLIT), rank = own_rank(), warpgroup = own_warpgroup();
+  int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
 #if CONSUMERS > 1
@@ -474,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       continue;
     }
 #endif
-#if SPLIT > 1
+#if TILE_BLOCKS > 1
     add_parts(sums, reinterpret_cast<float4*>(a_stages));
 #endif
     Place place = place_of(work.tile, rank);

@@ -47,6 +47,14 @@ __device__ __forceinline__ void meet() {
 }
 
 #if CLUSTERED
+// The same place in the shared memory of a block of the cluster.
+template <class T>
+__device__ __forceinline__ const T* place_in_block(const T* place, int rank) {
+  const T* there;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(place), "r"(rank));
+  return there;
+}
+
 // Read from the shared memory of a block of the cluster.
 __device__ __forceinline__ float4 read_from(const float4* place, int rank) {
   float4 four;

@@ -18,7 +18,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -41,9 +41,6 @@ ALIGNMENT_BYTES = 1024
 _STAGES = (7, 6, 5, 4, 3, 2)
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
-MAX_BLOCKS_OF_CLUSTER = 8
-"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
-Clusters")."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
     1: (240, 240, 240),
     2: (168, 40, 232),
@@ -115,6 +112,29 @@ def aligned_copies(gemm: Gemm, lined: bool = False) -> OperandCopies:
         if straddles or not can_be_mapped(gemm, stored[-1]):
             spaces[name] = copy_of(name, gemm, (*stored[:-1], row))
     return OperandCopies(gemm, spaces)
+
+
+@functools.lru_cache(maxsize=32)
+def turned_copies(gemm: Gemm, operands: str = "AB") -> OperandCopies:
+    """Return copies of operands with rows along K, and of those whose rows are not aligned.
+
+    Args:
+        gemm: the product, which is a single one.
+        operands: the names of the operands that must lie along K.
+    """
+    across = "A" * gemm.a_transposed + "B" * (not gemm.b_transposed)
+    turned = "".join(name for name in operands if name in across)
+    spaces = {}
+    for name, height, distance, length in (
+        ("A", gemm.M, gemm.lda, gemm.row_of_a),
+        ("B", gemm.N, gemm.ldb, gemm.row_of_b),
+    ):
+        if name in turned:
+            spaces[name] = copy_of(name, gemm, (height, copied_row(gemm, gemm.K)))
+        elif not can_be_mapped(gemm, distance):
+            rows = gemm.K if name in across else height
+            spaces[name] = copy_of(name, gemm, (rows, copied_row(gemm, length)))
+    return OperandCopies(gemm, spaces, turned)
 
 
 def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
@@ -204,15 +224,6 @@ class HopperTiling(Tiling):
     @abstractmethod
     def _check_tile(self) -> None:
         """Raise an `InputError` if warpgroups do not fill the tile."""
-
-    @property
-    def parts(self) -> int:
-        """The blocks of a cluster that divide the steps of each tile."""
-        return 1
-
-    @property
-    def cluster_blocks(self) -> int:
-        return super().cluster_blocks * self.parts
 
     @property
     def copies_operands(self) -> bool:
@@ -316,9 +327,7 @@ class HopperTiling(Tiling):
 
     def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block that has the most."""
-        if self.parts > 1:
-            return math.ceil(self.steps(gemm) / self.parts)
-        if not self.whole_tiles:
+        if self.parts > 1 or not self.whole_tiles:
             return super().max_steps(gemm)
         return math.ceil(self.tiles(gemm) / self.block_count(gemm)) * self.steps(gemm)
 
@@ -405,8 +414,6 @@ class HopperTiling(Tiling):
         computed = copies.product
         _, others, consumers = self.register_counts
         constants: dict[str, Constant] = {
-            "CLUSTERED": self.cluster_blocks > 1,
-            "SPLIT": f"{self.parts}",
             "CONSUMERS": f"{self.consumers}",
             "OTHER_REGISTERS": f"{others}",
             "CONSUMER_REGISTERS": f"{consumers}",

@@ -11,7 +11,13 @@ from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    MAX_BLOCKS_OF_CLUSTER,
+    Tiling,
+    copied_kernel,
+    copy_width,
+    copy_width_of_a,
+)
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, WARP_LANES, CardResources
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -21,6 +27,17 @@ _TILES = (32, 64, 128, 256)
 _WARPS = (16, 32, 64)
 _ROW_BYTES = (64, 128)
 _STAGES = (2, 3, 4, 5)
+_FEW_TILES = (32, 64, 128)
+_FEW_WARPS = ((16, 16), (16, 32), (32, 16), (32, 32))
+_SLICES = (1, 2, 4, 8)
+_SLICE_BYTES = (64, 128)
+_FEW_SPLITS = (1, 2, 3, 4, 6, 8)
+_FEW_THREADS = range(128, 513)
+"""What is tried where tiles are few: tiles, warps, slices, the bytes of a row that a slice has in a
+step, blocks that divide the steps of a tile, and threads."""
+_MOST_BLOCKS = 4
+"""The most blocks for each multiprocessor with which slices are tried."""
+_FIRST_WITH_CLUSTERS = 90
 _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
@@ -45,16 +62,22 @@ class MmaParameters(Tiling):
     Attributes:
         warp_m: the rows of a tile that a warp computes.
         warp_n: the columns of a tile that a warp computes.
+        slices: the groups of warps that divide the products of each step.
+        split: the blocks of a cluster that divide the steps of each tile, or 1.
     """
 
     template: ClassVar[str] = "mma"
     family: ClassVar[str] = "mma"
     modes: ClassVar[tuple[Mode, ...]] = ("tf32", "3xtf32", "float16", "bfloat16")
     min_capability: ClassVar[int] = 80
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "split": 1}
+    least: ClassVar[Mapping[str, int]] = {**Tiling.least, **added}
 
     tile_k: int = 32
     warp_m: int = 32
     warp_n: int = 32
+    slices: int = 1
+    split: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,16 +88,23 @@ class MmaParameters(Tiling):
             and not self.warp_n % _PIECE
             and not self.tile_m % self.warp_m
             and not self.tile_n % self.warp_n
-            and not self.tile_k % _PIECE
+            and not self.tile_k % (_PIECE * self.slices)
         )
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
-                f"warps of {self.warp_m} x {self.warp_n} in pieces of 16 x 16 x 16."
+                f"{self.slices} slices of warps of {self.warp_m} x {self.warp_n} in pieces of "
+                "16 x 16 x 16."
+            )
+        if self.split > 1 and (self.blocks or self.split > MAX_BLOCKS_OF_CLUSTER):
+            raise InputError(
+                f"The template {self.template} divides the steps of a tile among up to "
+                f"{MAX_BLOCKS_OF_CLUSTER} blocks, and only with blocks=0."
             )
 
     @classmethod
     def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[MmaParameters]:
+        yield from cls._of_few_tiles(gemm, card)
         depths = [row // gemm.element_bytes for row in _ROW_BYTES]
         for tile_m, tile_n, tile_k, warp_m, warp_n, stages in itertools.product(
             _TILES, _TILES, depths, _WARPS, _WARPS, _STAGES
@@ -91,9 +121,45 @@ class MmaParameters(Tiling):
             )
             yield from base.divided(gemm, card)
 
+    @classmethod
+    def _of_few_tiles(cls, gemm: Gemm, card: CardResources) -> Iterator[MmaParameters]:
+        """Yield parameters with slices, and with clusters that divide the steps of a tile."""
+        for tile_m, tile_n, (warp_m, warp_n), slices, depth in itertools.product(
+            _FEW_TILES, _FEW_TILES, _FEW_WARPS, _SLICES, _SLICE_BYTES
+        ):
+            if tile_m % warp_m or tile_n % warp_n:
+                continue
+            tile_k = slices * depth // gemm.element_bytes
+            for split, stages in itertools.product(_FEW_SPLITS, _STAGES):
+                base = cls(
+                    tile_m=tile_m,
+                    tile_n=tile_n,
+                    tile_k=tile_k,
+                    stages=stages,
+                    warp_m=warp_m,
+                    warp_n=warp_n,
+                    slices=slices,
+                    split=split,
+                )
+                blocks, steps = base.tiles(gemm) * split, base.max_steps(gemm)
+                few = slices * split > 1 and blocks <= _MOST_BLOCKS * card.multiprocessors
+                useful = split <= base.steps(gemm) and stages <= max(2, steps + 1)
+                if few and useful and base.runs_on(card) and base.threads in _FEW_THREADS:
+                    if base.resident(gemm, card):
+                        yield base
+
+    def runs_on(self, card: CardResources) -> bool:
+        """Return whether the card has clusters, if the kernel needs them."""
+        return self.suits(card) and (self.split == 1 or card.capability >= _FIRST_WITH_CLUSTERS)
+
+    @property
+    def parts(self) -> int:
+        return self.split
+
     @property
     def threads(self) -> int:
-        return WARP_LANES * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+        warps = (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+        return WARP_LANES * warps * self.slices
 
     def registers(self, gemm: Gemm) -> int:
         """Return about how many registers a thread needs, for its sums, operands and addresses."""
@@ -106,7 +172,9 @@ class MmaParameters(Tiling):
         row = self.tile_k + 16 // gemm.element_bytes
         of_a = self.tile_k * (self.tile_m + 8) if gemm.a_transposed else self.tile_m * row
         of_b = self.tile_n * row if gemm.b_transposed else self.tile_k * (self.tile_n + 8)
-        return gemm.element_bytes * self.stages * (of_a + of_b)
+        left = 4 * self.slices * self.tile_m * (self.tile_n + 8)
+        gathered = self.slices * self.split > 1
+        return max(gemm.element_bytes * self.stages * (of_a + of_b), left * gathered)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
@@ -128,6 +196,10 @@ class MmaParameters(Tiling):
         copying = self.tile_k * instructions / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
         storing = gemm.element_bytes * self.tile_m * self.tile_n / costs.stored_bytes_per_cycle
+        sums = 4 * self.tile_m * self.tile_n
+        gathered = self.slices * self.split > 1
+        gathering = gathered * self.slices * sums * 2 / SHARED_BYTES_PER_CYCLE
+        gathering += sums * (self.split - 1) / self.split / costs.parts_bytes_per_cycle
         step = BlockStep(
             busy_cycles=max(
                 multiplying + splitting + copying,
@@ -135,7 +207,7 @@ class MmaParameters(Tiling):
             ),
             warps=self.threads // WARP_LANES,
             loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
-            last_cycles=storing,
+            last_cycles=storing / self.split + gathering,
             next_cycles=storing,
             waits_for_copies=gemm.element_bytes * min(widths) < _LEAST_ASYNCHRONOUS_BYTES,
         )
@@ -149,6 +221,13 @@ class MmaParameters(Tiling):
             "HALVES": gemm.element_bytes == 2,
             "BFLOAT16": gemm.mode == "bfloat16",
             "SPLIT": gemm.mode == "3xtf32",
+            "SLICES": self.slices,
             "ASYNCHRONOUS": True,
         }
-        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
+        if self.split > self.steps(gemm):
+            raise InputError(
+                f"The template {self.template} cannot divide the {self.steps(gemm)} steps of a "
+                f"tile among {self.split} blocks: choose split up to {self.steps(gemm)}."
+            )
+        before = ["hopper/barriers"] * (self.split > 1)
+        return copied_kernel(gemm, self, constants, self.shared_bytes(gemm), texts_before=before)

@@ -15,7 +15,6 @@ from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS, soft_maximum
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     DEPTH_BYTES,
-    MAX_BLOCKS_OF_CLUSTER,
     WARPGROUP,
     WARPGROUP_ROWS,
     can_be_mapped,
@@ -24,7 +23,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
     sums_constants,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
 from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -164,12 +163,8 @@ class SkinnyParameters(Tiling):
                 yield chosen
 
     @property
-    def cluster_blocks(self) -> int:
+    def parts(self) -> int:
         return self.split
-
-    def max_steps(self, gemm: Gemm) -> int:
-        """Return the steps of the block that has the most."""
-        return math.ceil(self.steps(gemm) / self.split)
 
     @property
     def consumers(self) -> int:
@@ -279,8 +274,6 @@ class SkinnyParameters(Tiling):
         constants: dict[str, Constant] = {
             "LDA": gemm.lda,
             "LDB": gemm.ldb,
-            "SPLIT": self.split,
-            "CLUSTERED": self.split > 1,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,

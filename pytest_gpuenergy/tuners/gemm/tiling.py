@@ -31,7 +31,7 @@ _THREADS = range(64, 513)
 _TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
 _OWN_PARAMETERS = (
     *("cluster_m", "cluster_n", "consumers", "split", "turned", "copying", "in_turn"),
-    *("whole_tiles", "copying_warps"),
+    *("whole_tiles", "copying_warps", "slices"),
 )
 """The parameters that only some of these templates have; others have 0."""
 TENSOR_TRAITS = (
@@ -43,6 +43,9 @@ TENSOR_TRAITS = (
     *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles"),
 )
 """The names of `Tiling.traits` of kernels on tensor cores, in this order."""
+MAX_BLOCKS_OF_CLUSTER = 8
+"""The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
+Clusters")."""
 MAX_STEPS = 1 << 31
 """The limit of the steps in all tiles together: kernels count them in 32 bits."""
 
@@ -112,9 +115,14 @@ class Tiling(TemplateParameters[Gemm]):
         return 1, 1
 
     @property
+    def parts(self) -> int:
+        """The blocks of a cluster that divide the steps of each tile."""
+        return 1
+
+    @property
     def cluster_blocks(self) -> int:
         """The number of blocks of a cluster."""
-        return math.prod(self.cluster)
+        return math.prod(self.cluster) * self.parts
 
     def tiles(self, gemm: Gemm) -> int:
         """Return the number of tiles of all C; the tiles of a cluster count as one.
@@ -148,7 +156,9 @@ class Tiling(TemplateParameters[Gemm]):
         return min(self.blocks, tiles * self.steps(gemm)) or tiles
 
     def max_steps(self, gemm: Gemm) -> int:
-        """Return the steps of the block or cluster that has the most."""
+        """Return the steps of the block that has the most."""
+        if self.parts > 1:
+            return -(-self.steps(gemm) // self.parts)
         return -(-self.tiles(gemm) * self.steps(gemm) // self.block_count(gemm))
 
     def shares_tiles(self, gemm: Gemm) -> bool:
@@ -245,6 +255,8 @@ class Tiling(TemplateParameters[Gemm]):
             "STAGES": self.stages,
             "CLUSTER_M": self.cluster[0],
             "CLUSTER_N": self.cluster[1],
+            "CLUSTERED": self.cluster_blocks > 1,
+            "TILE_BLOCKS": f"{self.parts}",
             "BLOCKS": self.block_count(gemm),
             "WHOLE_TILES": self.whole_tile_count(gemm),
             "GROUP": self.group,
@@ -278,6 +290,7 @@ def copied_kernel(
     constants: Mapping[str, Constant],
     shared_bytes: int,
     more_texts: Sequence[str] = (),
+    texts_before: Sequence[str] = (),
 ) -> Kernel:
     """Return the `tiled_kernel` of a template whose threads copy matrices, see ``copies.cu``."""
     rows = {
@@ -288,7 +301,8 @@ def copied_kernel(
         "A_WHOLE": False,
         "B_WHOLE": False,
     }
-    texts = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel", *more_texts)
+    template = ("gemm/copies", f"gemm/{parameters.template}", "gemm/kernel")
+    texts = (*texts_before, *template, *more_texts)
     return tiled_kernel(gemm, parameters, {**rows, **constants}, texts, shared_bytes)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
@@ -22,12 +21,11 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     WARPGROUP,
     WARPGROUP_ROWS,
     HopperTiling,
-    can_be_mapped,
-    copied_row,
     matrix_map,
     places_after,
+    turned_copies,
 )
-from pytest_gpuenergy.tuners.gemm.operands import OperandCopies, copy_of
+from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -186,7 +184,7 @@ class WgmmaParameters(HopperTiling):
         return self.tile_n % math.lcm(of_c, of_b) == 0
 
     def copies(self, gemm: Gemm) -> OperandCopies:
-        return _turned(gemm) if self.turned else super().copies(gemm)
+        return turned_copies(gemm) if self.turned else super().copies(gemm)
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         if gemm.mode == "tf32" and gemm.layout != "tn":
@@ -239,20 +237,6 @@ class WgmmaParameters(HopperTiling):
         if not _boxed(gemm):
             return operands
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
-
-
-@functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
-def _turned(gemm: Gemm) -> OperandCopies:
-    """Return copies of the operands with rows along K, and of those that are not aligned."""
-    turned = "A" * gemm.a_transposed + "B" * (not gemm.b_transposed)
-    row = copied_row(gemm, gemm.K)
-    stored = {"A": (gemm.M, gemm.lda), "B": (gemm.N, gemm.ldb)}
-    spaces = {
-        name: copy_of(name, gemm, (height, row))
-        for name, (height, distance) in stored.items()
-        if name in turned or not can_be_mapped(gemm, distance)
-    }
-    return OperandCopies(gemm, spaces, turned)
 
 
 def _boxed(gemm: Gemm) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs
 from pytest_gpuenergy.tuners.gemm.hopper import (
@@ -16,7 +17,9 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     WARPGROUP_ROWS,
     HopperTiling,
     places_after,
+    turned_copies,
 )
+from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
@@ -57,6 +60,8 @@ class WgmmaTf32Parameters(HopperTiling):
         in_turn: whether consumers begin to multiply one after another, so that one adds its sums
             while another multiplies.
         copying: whether warps copy A and B themselves, whose rows may then be any distance apart.
+        turned: whether A, which is stored transposed, is transposed by a launch before that of the
+            product, rather than in shared memory.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
@@ -65,12 +70,13 @@ class WgmmaTf32Parameters(HopperTiling):
     line: ClassVar[int] = _LEAST_ROWS
     columns: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
-    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "copying": 0}
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "copying": 0, "turned": 0}
 
     tile_k: int = _LINE
     stages: int = 3
     in_turn: bool = False
     copying: bool = False
+    turned: bool = False
 
     def _check_tile(self) -> None:
         whole = (
@@ -80,13 +86,15 @@ class WgmmaTf32Parameters(HopperTiling):
             and self.tile_k == _LINE
             and self.consumers > self.in_turn
             and not (self.copying and (self.consumers > 2 or self.cluster_blocks > 1))
+            and not (self.copying and self.turned)
         )
         if not whole:
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} does not have a multiple "
                 f"of {_LEAST_ROWS} rows, up to 256, 64 columns for each of {self.consumers} "
                 "consumers, and steps of 32; only several consumers can take turns, and only "
-                "blocks without a cluster and with up to two consumers copy operands themselves."
+                "blocks without a cluster and with up to two consumers copy operands themselves, "
+                "which no launch then transposes."
             )
 
     @classmethod
@@ -98,25 +106,41 @@ class WgmmaTf32Parameters(HopperTiling):
 
     @classmethod
     def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
-        rows, unit = gemm.most_rows, _LINE if gemm.a_transposed else _LEAST_ROWS
+        rows = gemm.most_rows
         counts = range(-(-rows // _WIDEST), -(-rows // _TILES_M[0]) + 1)
-        even = (-(-rows // (count * unit)) * unit for count in counts[:_EVEN])
-        tiles_m = sorted({*_TILES_M, *even})
-        for in_turn, tile_m, consumers, (along_m, along_n) in itertools.product(
-            (False, True), tiles_m, (1, 2, 3), CLUSTERS
-        ):
-            tile = {"tile_m": tile_m, "tile_n": WARPGROUP_ROWS * consumers, "consumers": consumers}
-            yield {**tile, "in_turn": in_turn, "cluster_m": along_m, "cluster_n": along_n}
-            if along_m * along_n == 1 and not in_turn:
-                yield {**tile, "copying": True}
+        for turned in (False, True) if gemm.a_transposed and gemm.products == 1 else (False,):
+            unit = _LINE if gemm.a_transposed and not turned else _LEAST_ROWS
+            even = (-(-rows // (count * unit)) * unit for count in counts[:_EVEN])
+            for in_turn, tile_m, consumers, (along_m, along_n) in itertools.product(
+                (False, True), sorted({*_TILES_M, *even}), (1, 2, 3), CLUSTERS
+            ):
+                columns = WARPGROUP_ROWS * consumers
+                tile = {"tile_m": tile_m, "tile_n": columns, "consumers": consumers}
+                cluster = {"cluster_m": along_m, "cluster_n": along_n}
+                yield {**tile, **cluster, "in_turn": in_turn, "turned": turned}
+                if along_m * along_n == 1 and not in_turn and not turned:
+                    yield {**tile, "copying": True}
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether the rows of a tile are whole lines of A if it lies along M."""
-        return not gemm.a_transposed or self.tile_m % (_LINE * self.cluster_n) == 0
+        along_k = self.turned or not gemm.a_transposed
+        return along_k or self.tile_m % (_LINE * self.cluster_n) == 0
 
     @property
     def copies_operands(self) -> bool:
         return self.copying
+
+    def copies(self, gemm: Gemm) -> OperandCopies:
+        return turned_copies(gemm, "A") if self.turned else super().copies(gemm)
+
+    def kernel(self, gemm: Gemm) -> Kernel:
+        if self.turned and (gemm.products > 1 or not gemm.a_transposed):
+            raise InputError(
+                f"The template {self.template} transposes A before the product only where it is "
+                f"stored transposed and there is one product, not for {gemm.name} in layout "
+                f"{gemm.layout}."
+            )
+        return super().kernel(gemm)
 
     @property
     def instruction_sums(self) -> int:
@@ -147,7 +171,7 @@ class WgmmaTf32Parameters(HopperTiling):
         return self.consumers == 1 and self.stages > 1 + self.copying and enough
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        turned = gemm.a_transposed and not self.copying
+        turned = gemm.a_transposed and not self.copying and not self.turned
         copies_of_a = 1 + turned + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
         return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES

@@ -815,7 +815,7 @@ FAULTS = {
     "wgmma-stage-free-early": (WHOLE, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
     "wgmma-part-not-added": (
         *(replace(WGMMA, stages=3, split=2), HALF),
-        [("other < SPLIT; ++other", "other < SPLIT - 1; ++other")],
+        [("other < TILE_BLOCKS; ++other", "other < TILE_BLOCKS - 1; ++other")],
     ),
     "wgmma-parts-not-waited-for": (
         *(replace(WGMMA, stages=3, split=2), HALF),
@@ -891,7 +891,7 @@ FAULTS = {
     "skinny-stage-free-early": (SKINNY, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
     "skinny-block-not-added": (
         *(replace(SKINNY, split=3), HALF),
-        [("other < SPLIT", "other < SPLIT - 1")],
+        [("other < TILE_BLOCKS", "other < TILE_BLOCKS - 1")],
     ),
     "skinny-sums-not-waited-for": (
         *(replace(SKINNY, split=2), HALF),
