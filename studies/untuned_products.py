@@ -87,8 +87,12 @@ MODELS = {
     "all": ({**LINEAR, **LATER_LINEAR}, (*TOKENS, *LATER_TOKENS)),
 }
 """What --models names: the layers, and the numbers of tokens."""
+KIND_TRAITS = ("turned", "copying", "split", "in_turn", "slices")
+"""The parameters that make a kernel another kind."""
+SAMPLED_RANKS = 500
+"""The ranks of which --sample draws some."""
 MMA_RANKS = 40
-"""The ranks within which the template `mma` is timed where others are chosen."""
+"""The ranks within which kinds of the template `mma` are timed where others are chosen."""
 _ALIGNED = 16
 """What the columns and the depth of an 8-bit product are a multiple of."""
 MAX_FLOPS = 6e11
@@ -136,21 +140,24 @@ def curve() -> list[tuple[str, Gemm]]:
     return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
 
 
-def chosen(gemm: Gemm, others: int) -> list[tuple[int, float, str, Kernel]]:
+def chosen(gemm: Gemm, others: int, sample: int = 0) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the best of other templates, then of other tiles.
 
-    Each has its rank, the cycles that are expected of it, its recipe, and the kernel.
+    Then come `sample` kernels that are drawn from the `SAMPLED_RANKS` best. Each has its rank, the
+    cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
-        traits = (getattr(one, name, 0) for name in ("turned", "copying", "split", "in_turn"))
+        traits = (getattr(one, name, 0) for name in KIND_TRAITS)
         kind = (one.template, *traits)
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
     picks = list(dict.fromkeys([0, *likely, *tiles.values()]))[: 1 + others]
+    rest = [rank for rank in range(min(len(ranked), SAMPLED_RANKS)) if rank not in picks]
+    picks += random.Random(gemm.signature).sample(rest, min(sample, len(rest)))
     cycles = estimated_cycles(gemm, HOPPER, [ranked[rank] for rank in picks], fitted())
     return [
         (rank, round(expected), TEMPLATE_FORM.recipe(ranked[rank]), ranked[rank].kernel(gemm))
@@ -382,6 +389,7 @@ class Task:
         source: the model, or what else the product is from.
         gemm: the product.
         others: how many kernels are timed besides the first choice.
+        sample: how many more are drawn.
         screened: how many of cuBLASLt's algorithms are tried.
         joules: whether energies are measured.
         until_s: when the task is left out.
@@ -390,6 +398,7 @@ class Task:
     source: str
     gemm: Gemm
     others: int
+    sample: int
     screened: int
     joules: bool
     until_s: float
@@ -415,18 +424,18 @@ def planned(options: Any) -> list[Task]:
                 beyond_library = one.N % _ALIGNED or one.K % _ALIGNED
                 if one.is_float8 and beyond_library and source != "curve":
                     continue
-                others = 0 if few else options.others
+                others, sample = (0, 0) if few else (options.others, options.sample)
                 screened = 2 if few else options.screened
-                yield Task(source, one, others, screened, joules, until_s)
+                yield Task(source, one, others, sample, screened, joules, until_s)
 
     found = list(tasks(products, few=False, joules=False, until_s=of_products))
     named = measured_products(options.also) if options.also else ()
     also = [replace(one, name="g") for one in named]
-    others, screened = options.others, options.screened
-    found += (Task("also", one, others, screened, False, of_products) for one in also)
+    others, sample, screened = options.others, options.sample, options.screened
+    found += (Task("also", one, others, sample, screened, False, of_products) for one in also)
     found += tasks(products[: options.joules], few=True, joules=True, until_s=of_joules)
     if options.joules:
-        found += (Task("also", one, 0, 2, True, of_joules) for one in also)
+        found += (Task("also", one, 0, 0, 2, True, of_joules) for one in also)
     depths = curve()[: options.curve]
     found += tasks(depths, few=True, joules=False, until_s=of_curve)
     if options.joules:
@@ -450,6 +459,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
+    parser.add_argument("--sample", type=int, default=0, help="Further kernels, drawn at random")
     parser.add_argument(
         "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
     )
@@ -467,7 +477,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         firsts = {task.gemm: task for task in reversed(tasks)}
         futures = {
-            gemm: pool.submit(chosen, gemm, firsts[gemm].others)
+            gemm: pool.submit(chosen, gemm, firsts[gemm].others, firsts[gemm].sample)
             for gemm in dict.fromkeys(task.gemm for task in tasks)
         }
         ranked = [futures[task.gemm] for task in tasks]
@@ -498,7 +508,9 @@ def measure(
             if number not in submitted and (number == first or ranked[number].done()):
                 submitted[number] = [
                     (*one, compilers.submit(one[-1]))
-                    for one in ranked[number].result()[: 1 + tasks[number].others]
+                    for one in ranked[number].result()[
+                        : 1 + tasks[number].others + tasks[number].sample
+                    ]
                 ]
 
     def write(row: Mapping[str, Any], timed: Timed | None, **more: object) -> None:

@@ -27,7 +27,8 @@
 
 constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
-constexpr int C_LINE = 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_LINE = HALVES && TILE_N % 64 ? 32 : 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_LINE_BYTES = C_LINE * sizeof(Result);
 constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
 constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
@@ -100,7 +101,7 @@ __device__ __forceinline__ void finish(Sums& sums) {
 #if PROMOTED
 // Totals in float32, of which an instruction's sums are parts.
 constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
-constexpr int GROUP_COLUMNS = TILE_N % BLOCK ? 64 : BLOCK;  // all in the same block
+constexpr int GROUP_COLUMNS = TILE_N % 64 ? 32 : TILE_N % BLOCK ? 64 : BLOCK;  // all in the same block
 constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
 static_assert(TILE_K == BLOCK, "a step must be as long as a block");
 
@@ -164,7 +165,13 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
 }
 #endif
 
-// Put the sums of 16 lines from `m` and 64 columns from `n`, with their end, into a box of swizzled lines.
+// Where an element of C is in a box of lines, whose pieces are swizzled.
+__device__ __forceinline__ int place_in_box(int line, int column) {
+  int piece = column / C_PIECE ^ line / (128 / C_LINE_BYTES) % (C_LINE_BYTES / 16);
+  return line * C_LINE + piece * C_PIECE + column % C_PIECE;
+}
+
+// Put the sums of 16 lines from `m` and C_LINE columns from `n`, with their end, into a box.
 __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float (&sums)[TILE_N / 2],
                                          const End& end) {
   int lane = threadIdx.x % 32;
@@ -175,8 +182,7 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
     float pair[2] = {both[0], both[1]};
     int line = i % 2 * 8 + lane / 4, column = i / 2 * 8 + lane % 4 * 2;
     end.apply<ALL_M && ALL_N>(pair, m + line, n + column);
-    *reinterpret_cast<float2*>(box + line * C_LINE + (column / 4 ^ line % 8) * 4 + column % 4) =
-        make_float2(pair[0], pair[1]);
+    *reinterpret_cast<float2*>(box + place_in_box(line, column)) = make_float2(pair[0], pair[1]);
   }
 #else
 #pragma unroll
@@ -190,9 +196,8 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
                                 n + j + k / 2 * 8 + lane % 4 * 2);
       pieces[k] = packed(pair[0], pair[1]);
     }
-    int piece = (j / 8 + lane / 16) ^ lane % 8;  // swizzled
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"(shared_address(box + lane % 16 * C_LINE + piece * 8)),
+                 :: "r"(shared_address(box + place_in_box(lane % 16, j + lane / 16 * 8))),
                     "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
                  : "memory");
   }
@@ -215,7 +220,7 @@ __device__ __forceinline__ void store_lines(Result* to, int rows, int columns, i
 #pragma unroll
   for (int i = 0; i < 16 * PARTS; i += 32) {
     int line = (i + threadIdx.x % 32) / PARTS, column = (i + threadIdx.x % 32) % PARTS * C_WIDTH;
-    const Result* from = box + line * C_LINE + (column / C_PIECE ^ line % 8) * C_PIECE + column % C_PIECE;
+    const Result* from = box + place_in_box(line, column);
     int row = m + line;
     column += n;
     if (!ALL && row >= rows) continue;

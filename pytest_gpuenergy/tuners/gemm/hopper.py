@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, t
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
-LINE_BYTES = 128
+LINE_BYTES: Literal[128] = 128
 """The length of the lines in shared memory whose pieces are swizzled."""
 DEPTH_BYTES = 32
 """The bytes of an operand's row in one instruction (PTX ISA, ``wgmma.mma_async``)."""
@@ -137,7 +137,14 @@ def turned_copies(gemm: Gemm, operands: str = "AB") -> OperandCopies:
     return OperandCopies(gemm, spaces, turned)
 
 
-def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height: int) -> TensorMap:
+def matrix_map(
+    tensor: str,
+    gemm: Gemm,
+    dims: tuple[int, ...],
+    row: int,
+    height: int,
+    line_bytes: Literal[64, 128] = LINE_BYTES,
+) -> TensorMap:
     """Return the map of a matrix with rows ``row`` elements apart, in boxes of ``height`` lines.
 
     Where there are several products, it has a third dimension, so that no box has parts of two
@@ -145,7 +152,7 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
     """
     dtype = gemm.output_type if tensor == "C" else gemm.dtype
     itemsize = stored_as(dtype).itemsize
-    box: tuple[int, ...] = (LINE_BYTES // itemsize, height)
+    box: tuple[int, ...] = (line_bytes // itemsize, height)
     strides: tuple[int, ...] = (itemsize * row,)
     if gemm.products > 1:
         matrices = gemm.products if gemm.is_batch or tensor == "B" else 1
@@ -158,7 +165,7 @@ def matrix_map(tensor: str, gemm: Gemm, dims: tuple[int, ...], row: int, height:
         dims,
         strides,
         box,
-        128,
+        line_bytes,
     )
 
 

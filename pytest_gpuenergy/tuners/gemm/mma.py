@@ -144,9 +144,9 @@ class MmaParameters(Tiling):
                 blocks, steps = base.tiles(gemm) * split, base.max_steps(gemm)
                 few = slices * split > 1 and blocks <= _MOST_BLOCKS * card.multiprocessors
                 useful = split <= base.steps(gemm) and stages <= max(2, steps + 1)
-                if few and useful and base.runs_on(card) and base.threads in _FEW_THREADS:
-                    if base.resident(gemm, card):
-                        yield base
+                runs = base.threads in _FEW_THREADS and base.runs_on(card)
+                if few and useful and runs and base.resident(gemm, card):
+                    yield base
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has clusters, if the kernel needs them."""

@@ -175,13 +175,12 @@ class WgmmaParameters(HopperTiling):
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether a tile's columns are whole lines of C, and of B if it lies along N."""
-        of_c = LINE_BYTES // stored_as(gemm.output_type).itemsize
         of_b = (
             1
             if gemm.b_transposed or self.turned
             else LINE_BYTES // gemm.element_bytes * self.cluster_m
         )
-        return self.tile_n % math.lcm(of_c, of_b) == 0
+        return self.tile_n % math.lcm(_LEAST_LINE, of_b) == 0
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         return turned_copies(gemm) if self.turned else super().copies(gemm)
@@ -236,7 +235,9 @@ class WgmmaParameters(HopperTiling):
         operands = super()._tensor_maps(gemm)
         if not _boxed(gemm):
             return operands
-        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), gemm.ldc, _C_BOX_ROWS)
+        in_halves = stored_as(gemm.output_type).itemsize == 2 and self.tile_n % _LINE
+        box = (gemm.ldc, _C_BOX_ROWS, 64 if in_halves else LINE_BYTES)
+        return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), *box)
 
 
 def _boxed(gemm: Gemm) -> bool:

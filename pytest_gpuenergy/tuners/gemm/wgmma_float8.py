@@ -30,8 +30,11 @@ _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
 """The rows and columns that a block turns."""
-_COLUMNS = 64
-"""The least columns of a tile: lines of C have as many, and half a block of B's scales."""
+_COLUMNS = 32
+"""The least columns of a tile: lines of C have as many, and a quarter of a block of B's scales."""
+_OTHERS_OF_TOTALS = 32
+"""The registers of a thread besides its totals and the sums of a step. ptxas of CUDA 13.0 spills
+nothing for a tile of 192 x 128 with three consumers, where a thread has 160 registers."""
 _LARGEST_PARTS = 1024
 """The most blocks that look for the largest element of A."""
 
@@ -88,9 +91,11 @@ class WgmmaFloat8Parameters(WgmmaParameters):
     def _registers(self, gemm: Gemm, kept: int) -> int:
         """Return about how many registers a consumer's thread needs that keeps so many sums."""
         sums = self.tile_m * self.tile_n // (WARPGROUP * self.consumers)
-        factors = self.tile_m // (WARPGROUP // 4 * self.consumers) + self.tile_n // 64
+        columns = max(self.tile_n // 64, self.tile_n // math.gcd(self.tile_n, SCALE_BLOCK))
+        factors = self.tile_m // (WARPGROUP // 4 * self.consumers) + columns
         scaled = gemm.scaling == "block"
-        return kept * sums + OTHER_REGISTERS + max(0, kept - 1) * factors * scaled
+        others = _OTHERS_OF_TOTALS if kept == 2 else OTHER_REGISTERS
+        return kept * sums + others + max(0, kept - 1) * factors * scaled
 
     def overlaps_steps(self, gemm: Gemm) -> bool:
         """Return whether a thread has registers for totals and for the sums of two steps."""
