@@ -20,12 +20,14 @@ float64. With --joules, the first choice and cuBLASLt are then measured longer f
 with their energy between updates of the energy counter, after some load: the power limit takes
 effect with a delay, and lowers the clock of what runs then. --until ends the products, the curve
 and the energies after so many seconds. Each line of the result is a kernel. After an error that
-leaves the card unusable, exit code 3 says so.
+leaves the card unusable, exit code 3 says so. With --cold, launches use several copies of the
+tensors in turn, which together exceed the L2 by far: each finds its operands in memory.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -35,6 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
@@ -89,8 +92,8 @@ MODELS = {
 """What --models names: the layers, and the numbers of tokens."""
 KIND_TRAITS = ("turned", "copying", "split", "in_turn", "slices")
 """The parameters that make a kernel another kind."""
-SAMPLED_RANKS = 500
-"""The ranks of which --sample draws some."""
+SAMPLED_RANKS = 200
+"""The best of each template of which --sample draws some."""
 MMA_RANKS = 40
 """The ranks within which kinds of the template `mma` are timed where others are chosen."""
 _ALIGNED = 16
@@ -99,6 +102,8 @@ MAX_FLOPS = 6e11
 """The largest product that is drawn, which takes 12 ms in float32."""
 WINDOW_S, SHORT_S, WARM_S, GRAPH_S = 0.03, 0.006, 0.006, 0.004
 JOULES_S = 0.42
+COLD_BYTES = 400 << 20
+"""The bytes of all copies with --cold: eight times the L2 of an H100."""
 TOLERANCE = {
     "float32": 1e-5,
     "3xtf32": 1e-5,
@@ -143,8 +148,8 @@ def curve() -> list[tuple[str, Gemm]]:
 def chosen(gemm: Gemm, others: int, sample: int = 0) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the best of other templates, then of other tiles.
 
-    Then come `sample` kernels that are drawn from the `SAMPLED_RANKS` best. Each has its rank, the
-    cycles that are expected of it, its recipe, and the kernel.
+    Then come `sample` kernels that are drawn from the `SAMPLED_RANKS` best of each template. Each
+    has its rank, the cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
     kinds: dict[tuple[object, ...], int] = {}
@@ -156,7 +161,10 @@ def chosen(gemm: Gemm, others: int, sample: int = 0) -> list[tuple[int, float, s
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
     picks = list(dict.fromkeys([0, *likely, *tiles.values()]))[: 1 + others]
-    rest = [rank for rank in range(min(len(ranked), SAMPLED_RANKS)) if rank not in picks]
+    best: dict[str, list[int]] = {}
+    for rank, one in enumerate(ranked):
+        best.setdefault(one.template, []).append(rank)
+    rest = [rank for ranks in best.values() for rank in ranks[:SAMPLED_RANKS] if rank not in picks]
     picks += random.Random(gemm.signature).sample(rest, min(sample, len(rest)))
     cycles = estimated_cycles(gemm, HOPPER, [ranked[rank] for rank in picks], fitted())
     return [
@@ -303,6 +311,13 @@ class Card:
             end.synchronize()
         return Replay(graph, calls, max(1e-6, cuda.get_elapsed_time(begin, end) / 1000))
 
+    def sets(self, gemm: Gemm, cold: bool) -> list[dict[str, Any]]:
+        """Return tensors of a product, and with `cold` as many copies as exceed the L2 by far."""
+        first = self.tensors(gemm)
+        count = max(2, math.ceil(COLD_BYTES / gemm.bytes_moved)) if cold else 1
+        copies = ({name: one.clone() for name, one in first.items()} for _ in range(count - 1))
+        return [first, *copies]
+
     def timed(self, replay: Replay, window_s: float, joules: bool = False) -> Timed:
         """Return the time of a launch in replays back to back, and the power with `joules`."""
         cuda = self.cupy.cuda
@@ -354,9 +369,9 @@ class Card:
         return (total - first) / (last_s - first_s)
 
     def cublas(
-        self, gemm: Gemm, tensors: dict[str, Any], screened: int
-    ) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Yield the places and launches of cuBLASLt's algorithms, as its heuristics rank them.
+        self, gemm: Gemm, sets: Sequence[dict[str, Any]], screened: int
+    ) -> Iterator[tuple[int, list[Callable[[], None]]]]:
+        """Yield the places of cuBLASLt's algorithms in its heuristics, and a launch for each set.
 
         There are none of a product that it does not compute.
         """
@@ -369,16 +384,25 @@ class Card:
         except (UnavailableError, KernelFault) as error:
             print(error)
             return
-        addresses = {
-            parameter: space.data_ptr() if name == "workspace" else tensors[name].data_ptr()
-            for parameter, name in call.tensors.items()
-        }
+        places = [
+            {
+                parameter: space.data_ptr() if name == "workspace" else tensors[name].data_ptr()
+                for parameter, name in call.tensors.items()
+            }
+            for tensors in sets
+        ]
         for place, offer in enumerate(offers[:screened]):
             try:
                 plan = matmul_plan(offer, gemm.io)
             except KernelFault:
                 continue
-            yield place, lambda plan=plan: plan.launch(addresses, self.stream.ptr)
+            yield place, [partial(plan.launch, each, self.stream.ptr) for each in places]
+
+
+def one_after_another(launches: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    """Return a function whose calls are those of several in turn."""
+    turns = itertools.cycle(launches)
+    return lambda: next(turns)()
 
 
 @dataclass(frozen=True)
@@ -464,6 +488,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
     )
     parser.add_argument("--first", type=int, default=0, help="How many products are left out")
+    parser.add_argument("--cold", action="store_true", help="Find operands in memory, not the L2")
     parser.add_argument("--dry", action="store_true", help="List the products only")
     options = parser.parse_args(words)
     started_s = time.monotonic()
@@ -484,7 +509,7 @@ def main(words: Sequence[str] | None = None) -> None:
         compilers = NvrtcCompilers("sm_90a", cache_dir("untuned"), processes=cores)
         try:
             with options.out.open("a") as out:
-                measure(tasks, ranked, compilers, out, started_s, options.first)
+                measure(tasks, ranked, compilers, out, started_s, options.first, options.cold)
         finally:
             compilers.close()
             pool.shutdown(cancel_futures=True)
@@ -497,6 +522,7 @@ def measure(
     out: TextIO,
     started_s: float,
     first: int,
+    cold: bool,
 ) -> None:
     """Time the kernels of all products, and write a line of each."""
     card = Card()
@@ -526,9 +552,10 @@ def measure(
         if time.monotonic() - started_s > task.until_s:
             continue
         submit_from(number)
-        tensors = card.tensors(gemm)
+        sets = card.sets(gemm, cold)
+        tensors = sets[0]
         reference = card.reference(gemm, tensors)
-        about = {"source": task.source, "gpu": card.name}
+        about = {"source": task.source, "gpu": card.name, **({"cache": "cold"} if cold else {})}
         about |= {"workload": {"name": "g", **gemm.parameters}}
         timed: list[tuple[Mapping[str, Any], Replay, Any]] = []
         for rank, cycles, recipe, kernel, future in submitted[number]:
@@ -540,20 +567,22 @@ def measure(
                     print("WRONG", gemm.signature, recipe, error)
                     write(row, None, error=str(error))
                     continue
-                timed.append((row, card.replay(launch), (launch, kept)))
+                more = [card.launcher(kernel, future.result(), each) for each in sets[1:]]
+                launches = [launch, *(launch for launch, _ in more)]
+                timed.append((row, card.replay(one_after_another(launches)), (kept, more)))
             except (KernelFault, *card.errors) as fault:
                 print("FAULT", gemm.signature, recipe, str(fault)[:200], flush=True)
                 write(row, None, error=str(fault)[:200])
                 card.check(f"--first {first + number + 1} leaves this product out.")
         library = replace(gemm, mode=OF_LIBRARY.get(gemm.mode, gemm.mode))
-        plans = list(card.cublas(library, tensors, task.screened))
-        replays = [card.replay(launch) for _, launch in plans]
+        plans = list(card.cublas(library, sets, task.screened))
+        replays = [card.replay(one_after_another(launches)) for _, launches in plans]
         short = [card.timed(one, SHORT_S).time_ms for one in replays]
         if short:
             best = short.index(min(short))
             row = {**about, "contender": "cublas", "place": plans[best][0], "default_ms": short[0]}
             timed.append((row, replays[best], plans))
-            error = card.error(plans[best][1], tensors, reference)
+            error = card.error(plans[best][1][0], tensors, reference)
             if not error <= TOLERANCE[library.mode]:
                 print("cuBLASLt differs", gemm.signature, error)
         if not timed:
@@ -571,7 +600,7 @@ def measure(
             name = f"{gemm.M}x{gemm.N}x{gemm.K} {gemm.layout} {gemm.mode}"
             print(f"{name}: {speed:.2f} best {best_speed:.2f}", flush=True)
         done += 1
-        del tensors, reference, timed, plans, replays
+        del sets, tensors, reference, timed, plans, replays
         gc.collect()
     print(f"{done} of {len(tasks)} in {time.monotonic() - started_s:.0f} s")
 

@@ -87,15 +87,18 @@ def simt(draw: st.DrawFn) -> SimtParameters:
 @st.composite
 def mma(draw: st.DrawFn) -> MmaParameters:
     warp_m, warp_n = draw(st.sampled_from([16, 32])), draw(st.sampled_from([16, 32]))
+    slices, split = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from([1, 1, 2, 3]))
     return MmaParameters(
         tile_m=warp_m * draw(st.sampled_from([1, 2])),
         tile_n=warp_n * draw(st.sampled_from([1, 2])),
-        tile_k=draw(st.sampled_from([16, 32])),
+        tile_k=slices * draw(st.sampled_from([16, 32])),
         warp_m=warp_m,
         warp_n=warp_n,
         stages=draw(st.integers(2, 4)),
-        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
+        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])) if split == 1 else 0,
         group=draw(st.sampled_from([1, 2, 8])),
+        slices=slices,
+        split=split,
     )
 
 
@@ -105,7 +108,7 @@ def wgmma(draw: st.DrawFn) -> WgmmaParameters:
     cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
     return WgmmaParameters(
         tile_m=64 * max(consumers, cluster_n),
-        tile_n=64 * cluster_m,
+        tile_n=draw(st.sampled_from([64, 96])) * cluster_m,
         tile_k=draw(st.sampled_from([64, 128])),
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
@@ -137,7 +140,7 @@ def wgmma_float8(draw: st.DrawFn) -> WgmmaFloat8Parameters:
     cluster_m, cluster_n = draw(st.sampled_from([(1, 1), (2, 1), (1, 2)]))
     return WgmmaFloat8Parameters(
         tile_m=64 * max(consumers, cluster_n),
-        tile_n=64 * cluster_m * draw(st.sampled_from([1, 2])),
+        tile_n=32 * cluster_m * draw(st.sampled_from([2, 3, 4])),
         stages=draw(st.integers(2, 3)),
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
@@ -229,6 +232,10 @@ ODD = {
         replace(TF32, tile_m=96, tile_n=128, stages=4, consumers=2, copying=True, blocks=3),
         Gemm("g", 71, 67, 101, "nt", "3xtf32"),
     ),
+    "wgmma_tf32-turned": (
+        replace(TF32, tile_m=72, tile_n=128, stages=3, consumers=2, turned=True, blocks=3),
+        Gemm("g", 139, 131, 101, "nt", "3xtf32", ldb=133),
+    ),
     "wgmma_tf32-copying-linear": (
         replace(TF32, tile_m=72, copying=True, whole_tiles=True, blocks=3),
         Gemm("g", 71, 131, 101, "tn", "tf32", ldb=103),
@@ -265,6 +272,22 @@ ODD = {
         replace(SKINNY, tile_m=72, split=2, copying_warps=4),
         Gemm("g", 69, 136, 87, "nt", "bfloat16"),
     ),
+    "wgmma-narrow": (
+        replace(WGMMA, tile_m=128, tile_n=96, stages=4, consumers=2, split=2),
+        Gemm("g", 70, 203, 136, "tt", "bfloat16", ldc=205, bias=True),
+    ),
+    "wgmma_float8-narrow": (
+        replace(FLOAT8, tile_n=96, stages=3, blocks=3),
+        Gemm("g", 66, 208, 300, "tn", "e4m3", scaling="block", residual=True),
+    ),
+    "mma-cluster": (
+        replace(MMA, tile_k=64, slices=4, stages=3, split=3),
+        Gemm("g", 37, 41, 133, "nt", "3xtf32", ldc=43, bias=True, activation="relu"),
+    ),
+    "mma-slices": (
+        replace(MMA, tile_m=64, tile_k=32, slices=2, blocks=3),
+        Gemm("g", 70, 42, 133, "tn", "bfloat16", ldc=42, residual=True),
+    ),
     "mma-linear": (
         replace(MMA, blocks=3),
         Gemm("g", 33, 70, 41, "tn", "tf32", ldc=72),
@@ -280,7 +303,7 @@ SIMILAR_ODD = (
     *("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma"),
     *("wgmma_tf32-rows", "wgmma_tf32-copying-linear", "wgmma_float8-linear", "skinny-linear"),
     *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear", "wgmma-linear"),
-    *("skinny-unaligned", "mma-linear"),
+    *("skinny-unaligned", "mma-linear", "mma-slices"),
 )
 
 
@@ -303,6 +326,10 @@ SEVERAL: dict[str, tuple[Any, Gemm]] = {
     ),
     "simt-empty-first": (SIMT, Gemm("g", 34, 32, 9, groups=(0, 17, 16, 0, 1))),
     "mma-batch": (MMA, Gemm("g", 33, 40, 20, "nt", "tf32", B=2)),
+    "mma-batch-cluster": (
+        replace(MMA, tile_k=32, slices=2, split=2),
+        Gemm("g", 33, 37, 70, "tt", "3xtf32", B=2, bias=True, residual=True),
+    ),
     "mma-groups": (
         replace(MMA, blocks=3),
         Gemm(
@@ -559,6 +586,10 @@ def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
     chosen = data.draw(STRATEGIES[template]())
     if template == "wgmma" and gemm.mode == "tf32" and gemm.layout != "tn":
         chosen = replace(chosen, turned=True)
+    if template == "wgmma" and not (gemm.b_transposed or chosen.turned):
+        chosen = replace(chosen, tile_n=64 * chosen.cluster_m)
+    if template == "mma":
+        chosen = replace(chosen, split=min(chosen.split, chosen.steps(gemm)))
     assume(chosen.shared_bytes(gemm) <= H200.shared_bytes_of_block)
     assert verify(device, chosen, gemm) <= 1
 
@@ -694,8 +725,28 @@ def test_copies_are_spread_where_that_pays(layout, tile_k, turned, worth):
 def test_each_block_that_divides_a_tile_has_a_step():
     with pytest.raises(InputError, match="2 steps of a tile among 3 blocks: choose split up to 2"):
         replace(WGMMA, stages=3, split=3).kernel(Gemm("g", 64, 64, 72, mode="bfloat16"))
-    with pytest.raises(InputError, match="only with blocks=0"):
-        replace(WGMMA, stages=3, split=2, blocks=3)
+    with pytest.raises(InputError, match="2 steps of a tile among 3 blocks: choose split up to 2"):
+        replace(MMA, split=3).kernel(Gemm("g", 64, 64, 32, mode="3xtf32"))
+    for chosen in (replace(WGMMA, stages=3), MMA):
+        with pytest.raises(InputError, match="only with blocks=0"):
+            replace(chosen, split=2, blocks=3)
+
+
+def test_only_cards_with_clusters_run_kernels_in_clusters():
+    a100 = replace(H200, capability=80, multiprocessors=108, shared_bytes_of_block=163 << 10)
+    assert MMA.runs_on(a100)
+    assert not replace(MMA, split=2).runs_on(a100)
+    small = Gemm("g", 113, 247, 633, "nt", "3xtf32")
+    for card, most in ((a100, 1), (H200, 8)):
+        assert max(one.split for one in MmaParameters.fitting(small, card)) == most
+
+
+@pytest.mark.parametrize("gemm", [replace(SPLIT, layout="tn", lda=0, ldb=0), replace(SPLIT, B=2)])
+def test_only_a_single_a_that_is_stored_transposed_is_transposed_before_the_product(gemm):
+    turned = replace(TF32, turned=True)
+    assert turned.kernel(SPLIT).launches[0].entry == "gemm_copy"
+    with pytest.raises(InputError, match="transposes A before the product only where"):
+        turned.kernel(gemm)
 
 
 @pytest.mark.parametrize("whole_tiles", [True, False])
@@ -804,6 +855,40 @@ FAULTS = {
     "mma-tf32-stage-overwritten-early": (MMA, TF32_PRODUCT, [EARLY]),
     "mma-stage-overwritten-early": (MMA, BFLOAT16_PRODUCT, [EARLY]),
     "mma-long-sums-cut-off": (MMA, LONG, [CUT_OFF, NOT_ADDED]),
+    "mma-slice-not-added": (
+        *(replace(MMA, tile_k=32, slices=2), TF32_PRODUCT),
+        [
+            (
+                "for (int slice = 0; slice < SLICES; ++slice) {\n#",
+                "for (int slice = 1; slice < SLICES; ++slice) {\n#",
+            )
+        ],
+    ),
+    "mma-block-not-added": (
+        *(replace(MMA, split=2), TF32_PRODUCT),
+        [("block < TILE_BLOCKS; ++block", "block < TILE_BLOCKS - 1; ++block")],
+    ),
+    "mma-sums-not-waited-for": (
+        *(replace(MMA, split=2), TF32_PRODUCT),
+        [("#if TILE_BLOCKS > 1\n  meet();\n#else", "#if 0\n#else")],
+    ),
+    "mma-block-gone-early": (
+        *(replace(MMA, split=2), TF32_PRODUCT),
+        [("  meet();  // others read", "  // others read")],
+    ),
+    "mma-sums-over-a-stage": (
+        *(replace(MMA, tile_k=32, slices=2), TF32_PRODUCT),
+        [
+            (
+                "__syncthreads();  // what is overwritten was read\n#pragma unroll\n  for (int i",
+                "\n#pragma unroll\n  for (int i",
+            )
+        ],
+    ),
+    "wgmma-pieces-of-narrow-boxes-exchanged": (
+        *(replace(WGMMA, tile_n=96), Gemm("g", 72, 136, 72, "tn", "bfloat16")),
+        [("line / (128 / C_LINE_BYTES) % (C_LINE_BYTES / 16)", "line % (C_LINE_BYTES / 16)")],
+    ),
     "wgmma-full": (
         *(WGMMA, HALF),
         [("wait(full[ring.stage], ring.parity);\n      multiply(sums", "multiply(sums")],
