@@ -25,7 +25,7 @@ from pytest_gpuenergy.pytest_plugin import (
 )
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.support import GpuEnergyError, InputError, UnavailableError
-from pytest_gpuenergy.tuners import KernelStore, kernels_of, records_of
+from pytest_gpuenergy.tuners import KernelStore, check_architecture, kernels_of, records_of
 from pytest_gpuenergy.tuning import RecordFile, choose_ranks
 from pytest_gpuenergy.workloads import (
     CASES,
@@ -248,10 +248,11 @@ def bundled_kernel(
 ) -> BundledKernel:
     """The kernel of this item; those of the same case are compiled while the first one runs."""
     candidate: Candidate = request.param
-    if (name := candidate.workload.name) not in prefetched:
-        prefetched.add(name)
-        _prepare(request, candidate, gpu, kernel_store)
     try:
+        check_architecture(candidate.file, candidate.rank, gpu)
+        if (name := candidate.workload.name) not in prefetched:
+            prefetched.add(name)
+            _prepare(request, candidate, gpu, kernel_store)
         (kernel,) = kernels_of(candidate.file, [candidate.rank], kernel_store)
     except GpuEnergyError as error:
         problem = str(error)

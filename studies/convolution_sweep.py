@@ -50,6 +50,7 @@ MODES = ("3xtf32", "tf32", "float16", "bfloat16")
 _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
 _FRESH, _FRESH_SEED, _UNSEEN_SEED, _BLIND_SEED = 12, 4711, 1129, 291120
+_KINDS, _KIND_SEED, _NEW_SEED, _LAST_SEED = 40, 4540, 521288629, 362436069
 _FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
 _FRESH_ELEMENTS = 1 << 26
 """The most elements of an input or an output of a fresh layer."""
@@ -123,14 +124,14 @@ def kindred_layers() -> list[Conv2d]:
     return layers
 
 
-def fresh_layers(name: str = "fresh", seed: int = _FRESH_SEED) -> list[Conv2d]:
-    """Return twelve convolutions of any geometry, drawn once all others had been looked at.
+def fresh_layers(name: str = "fresh", seed: int = _FRESH_SEED, count: int = _FRESH) -> list[Conv2d]:
+    """Return convolutions of any geometry, drawn once all others had been looked at.
 
     They have windows that are not square, more padding than half a window, strides up to 3,
     dilation up to 4, groups, up to 32 images, and any number of channels.
     """
     drawn, layers = random.Random(seed), []
-    while len(layers) < _FRESH:
+    while len(layers) < count:
         window = drawn.choice(_FRESH_WINDOWS)
         dilation = drawn.choice((1, 1, 1, 2, 3, 4)) if max(window) > 1 else 1
         groups = drawn.choice((1, 1, 1, 1, 1, 2, 4))
@@ -159,6 +160,9 @@ def swept_layers() -> list[Conv2d]:
         *fresh_layers(),
         *fresh_layers("unseen", _UNSEEN_SEED),
         *fresh_layers("blind", _BLIND_SEED),
+        *fresh_layers("kind", _KIND_SEED, _KINDS),
+        *fresh_layers("new", _NEW_SEED),
+        *fresh_layers("last", _LAST_SEED),
         *GROUPED,
     ):
         found.setdefault(conv.shape, conv)

@@ -59,7 +59,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
           int box = step * BOXES + i, tap = box / CHANNEL_BOXES, first = box % CHANNEL_BOXES * LINE;
           bool any = (TAPS * CHANNEL_BOXES) % BOXES == 0 || tap < TAPS;
           copy_windows(stage.pixels + i * TILE_P * LINE, data,
-                       any ? tile.group * GROUP_IN + first : CI, at, tap % KW * DILATION,
+                       any ? tile.group * GROUP_IN + first : CI, at, tap % KW * X_DILATION,
                        any ? tap / KW * DILATION : 0, full[ring.stage]);
           if (!weights) continue;
           copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,

@@ -1,25 +1,34 @@
 // The input and the weights of a convolution with channels last, padded with zeros to whole pieces of 16
-// bytes, so that the tensor memory accelerator can copy them: in a launch before that of the convolution.
+// bytes, so that the tensor memory accelerator can copy them: in a launch before that of the convolution. Rows and
+// columns of the input that no window reads are left out.
 //
 // The constants of this text are:
 //   Element            type of the tensors' elements
 //   FROM_NHWC          whether channels are the inner dimension already
-//   PACK_IMAGES, PACK_PLANE, PACK_GROUPS   images, pixels of one, groups of channels
-//   PACK_CI, PACK_CO, PACK_TAPS   channels of the input in a group, channels of the output, elements of a window
+//   PACK_IMAGES, PACK_H, PACK_W, PACK_GROUPS   images, rows and columns of one, groups of channels
+//   PACK_CI, PACK_CO   channels of the input in a group, and channels of the output
+//   PACK_KH, PACK_KW, PACK_DILATION   rows and columns of a window, and how far they are apart
+//   PACKED_H, PACKED_W   rows and columns of a packed image
+//   Y_TAPS, Y_APART, Y_STEP, Y_FIRST   what packed rows are: so many consecutive ones are Y_STEP rows of the input apart,
+//                      begin Y_APART rows after those before, and the first is Y_FIRST, which may be in the padding
+//   X_TAPS, X_APART, X_STEP, X_FIRST   the same of columns
 //   PADDED             channels of a group with the padding
 //   PACK_WIDTH         channels of a row that are read at once: as many of a piece as divide them
-//   UNROLLED           whether each row of each pixel's window is written with all its channels, one after the
-//                      other: those are the PADDED elements then
-//   PACK_COLUMNS, PACK_WINDOW, PACK_STRIDE   columns of an image and of a window, and the stride (with PADDING,
-//                      DILATION, OW, H and KH of windows.cu)
+//   UNROLLED           whether several elements of each pixel's window are written with all their channels, one after
+//                      the other: those are the PADDED elements then
+//   UNROLLED_ROWS      rows of a window of which all columns are: one, or all
 //   PACK_DATA_BLOCKS   blocks that pack the input; the others pack the weights
 //   PACKS_WEIGHTS      whether there are others: weights of a single tap have channels last as they come
 //   EARLY              whether the launch of the convolution begins while this one ends
 //   PACK_DEEP          channels of weights that a block turns
+//   TURNED_PIECES, TURNED_PIXELS   pieces of channels, a power of two, and pixels that a block turns
 
 constexpr int PACK_THREADS = 256;
 
 constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
+constexpr int PACK_PLANE = PACK_H * PACK_W, PACKED_PLANE = PACKED_H * PACKED_W, PACK_TAPS = PACK_KH * PACK_KW;
+constexpr bool ALL_PACKED = PACKED_H == PACK_H && Y_APART == Y_TAPS && Y_STEP == 1 && Y_FIRST == 0 &&
+                            PACKED_W == PACK_W && X_APART == X_TAPS && X_STEP == 1 && X_FIRST == 0;
 
 // So many elements that follow each other, at a multiple of their bytes.
 template <int COUNT>
@@ -27,18 +36,31 @@ struct alignas(COUNT * sizeof(Element)) PackedPiece {
   Element of[COUNT];
 };
 
-// Copy rows of PACK_CI elements to rows of PADDED ones, a piece to each thread, so that all its loads are under
-// way at once.
-__device__ void pad_rows(Element* to, const Element* from, int rows, int block) {
-  int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
-  int first = place % PACK_PIECES * PACK_PIECE;
-  if (row >= rows) return;
-  const Element* channels = from + row * PACK_CI + first;
+// The row and the column of the input that a packed one is. They may be in the padding.
+__device__ __forceinline__ int row_of_packed(int y) { return y / Y_TAPS * Y_APART + y % Y_TAPS * Y_STEP + Y_FIRST; }
+__device__ __forceinline__ int column_of_packed(int x) {
+  return x / X_TAPS * X_APART + x % X_TAPS * X_STEP + X_FIRST;
+}
+
+// The number of a pixel in the input, or -1 if it is in the padding.
+__device__ __forceinline__ int pixel_at(int y, int x) {
+  bool exists = y >= 0 && y < PACK_H && x >= 0 && x < PACK_W;
+  return exists ? y * PACK_W + x : -1;
+}
+
+__device__ __forceinline__ int source_of(int pixel) {
+  if (ALL_PACKED) return pixel;
+  return pixel_at(row_of_packed(pixel / PACKED_W), column_of_packed(pixel % PACKED_W));
+}
+
+// Copy PACK_CI elements to PADDED ones, in pieces, of which a thread copies one: all its loads are under way at once.
+__device__ __forceinline__ void pad_piece(Element* to, const Element* from, int number, bool exists) {
+  int first = number * PACK_PIECE;
   PackedPiece<PACK_PIECE> piece;
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; i += PACK_WIDTH) {
-    if (first + i < PACK_CI) {
-      auto some = *reinterpret_cast<const PackedPiece<PACK_WIDTH>*>(channels + i);
+    if (exists && first + i < PACK_CI) {
+      auto some = *reinterpret_cast<const PackedPiece<PACK_WIDTH>*>(from + first + i);
 #pragma unroll
       for (int j = 0; j < PACK_WIDTH; ++j) piece.of[i + j] = some.of[j];
     } else {
@@ -46,31 +68,62 @@ __device__ void pad_rows(Element* to, const Element* from, int rows, int block) 
       for (int j = 0; j < PACK_WIDTH; ++j) piece.of[i + j] = Element(0.0f);
     }
   }
-  reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
+  *reinterpret_cast<PackedPiece<PACK_PIECE>*>(to + first) = piece;
 }
 
-// Turn 32 channels of a group and 32 pixels of an image.
+// Copy channels of pixels of the input, all those of a group to a row.
+__device__ void pad_pixels(Element* to, const Element* from, int block) {
+  int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
+  if (row >= PACK_IMAGES * PACKED_PLANE * PACK_GROUPS) return;
+  int pixel = row / PACK_GROUPS, source = source_of(pixel % PACKED_PLANE);
+  int group = pixel / PACKED_PLANE * PACK_PLANE * PACK_GROUPS + source * PACK_GROUPS + row % PACK_GROUPS;
+  pad_piece(to + row * PADDED, from + (source < 0 ? 0 : group * PACK_CI), place % PACK_PIECES, source >= 0);
+}
+
+// Copy channels of taps of the weights.
+__device__ void pad_windows(Element* to, const Element* from, int block) {
+  int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
+  if (row >= PACK_CO * PACK_TAPS) return;
+  pad_piece(to + row * PADDED, from + row * PACK_CI, place % PACK_PIECES, true);
+}
+
+#if !FROM_NHWC && !UNROLLED
+// Turn some channels of a group and pixels of an image. Threads load neighbouring pixels, all at once, and store pieces
+// of channels.
 __device__ void turn_pixels(Element* to, const Element* from, int block) {
-  constexpr int SIDE = 32, ACROSS = (PACK_PLANE + SIDE - 1) / SIDE, DEEP = (PADDED + SIDE - 1) / SIDE;
-  __shared__ Element tile[SIDE][SIDE + 1];
+  constexpr int CHANNELS = TURNED_PIECES * PACK_PIECE, ACROSS = (PACKED_PLANE + TURNED_PIXELS - 1) / TURNED_PIXELS;
+  constexpr int DEEP = (PACK_PIECES + TURNED_PIECES - 1) / TURNED_PIECES, COUNT = CHANNELS * TURNED_PIXELS / PACK_THREADS;
   constexpr int PITCH = PACK_GROUPS * PADDED;
-  int group = block / (ACROSS * DEEP), first_channel = block / ACROSS % DEEP * SIDE;  // of all images
-  int first_pixel = block % ACROSS * SIDE, along = threadIdx.x % SIDE, down = threadIdx.x / SIDE;
+  // Threads that read pieces of neighbouring pixels then read other banks.
+  __shared__ Element tile[CHANNELS][TURNED_PIXELS + 8 / TURNED_PIECES];
+  int group = block / (ACROSS * DEEP), first_piece = block / ACROSS % DEEP * TURNED_PIECES;  // of all images
+  int first_channel = first_piece * PACK_PIECE, first_pixel = block % ACROSS * TURNED_PIXELS;
   from += group * PACK_CI * PACK_PLANE;
-  to += group / PACK_GROUPS * PACK_PLANE * PITCH + group % PACK_GROUPS * PADDED;
+  to += group / PACK_GROUPS * PACKED_PLANE * PITCH + group % PACK_GROUPS * PADDED;
+  Element loaded[COUNT];
 #pragma unroll
-  for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
-    int channel = first_channel + i, pixel = first_pixel + along;
-    bool exists = channel < PACK_CI && pixel < PACK_PLANE;
-    tile[i][along] = exists ? from[channel * PACK_PLANE + pixel] : Element(0.0f);
+  for (int i = 0; i < COUNT; ++i) {
+    int place = i * PACK_THREADS + threadIdx.x, channel = first_channel + place / TURNED_PIXELS;
+    int pixel = first_pixel + place % TURNED_PIXELS, source = pixel < PACKED_PLANE ? source_of(pixel) : -1;
+    loaded[i] = channel < PACK_CI && source >= 0 ? from[channel * PACK_PLANE + source] : Element(0.0f);
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    int place = i * PACK_THREADS + threadIdx.x;
+    tile[place / TURNED_PIXELS][place % TURNED_PIXELS] = loaded[i];
   }
   __syncthreads();
 #pragma unroll
-  for (int i = down; i < SIDE; i += PACK_THREADS / SIDE) {
-    int channel = first_channel + along, pixel = first_pixel + i;
-    if (channel < PADDED && pixel < PACK_PLANE) to[pixel * PITCH + channel] = tile[along][i];
+  for (int i = threadIdx.x; i < TURNED_PIECES * TURNED_PIXELS; i += PACK_THREADS) {
+    int number = i % TURNED_PIECES, within = i / TURNED_PIECES, pixel = first_pixel + within;
+    if (first_piece + number >= PACK_PIECES || pixel >= PACKED_PLANE) continue;
+    PackedPiece<PACK_PIECE> piece;
+#pragma unroll
+    for (int j = 0; j < PACK_PIECE; ++j) piece.of[j] = tile[number * PACK_PIECE + j][within];
+    *reinterpret_cast<PackedPiece<PACK_PIECE>*>(to + pixel * PITCH + (first_piece + number) * PACK_PIECE) = piece;
   }
 }
+#endif
 
 #if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED
 // Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
@@ -94,29 +147,35 @@ __device__ void turn_windows(Element* to, const Element* from, int block) {
 #endif
 
 #if UNROLLED
-// Where an element of a row of a window is: in which column, and in which channel. The order is that in which they
-// follow each other in the weights.
+constexpr int UNROLLED_LENGTH = UNROLLED_ROWS * PACK_KW * PACK_CI, PARTS_OF_WINDOW_ROWS = PACK_KH / UNROLLED_ROWS;
+
+// Where an element of unrolled rows of a window is: in which row of these, column and channel. The order is that in
+// which they follow each other in the weights.
+__device__ __forceinline__ int row_of(int k) {
+  return FROM_NHWC ? k / PACK_CI / PACK_KW : k / PACK_KW % UNROLLED_ROWS;
+}
+
 __device__ __forceinline__ int column_of(int k) {
-  return FROM_NHWC ? k / PACK_CI : k % PACK_WINDOW;
+  return FROM_NHWC ? k / PACK_CI % PACK_KW : k % PACK_KW;
 }
 
 __device__ __forceinline__ int channel_of(int k) {
-  return FROM_NHWC ? k % PACK_CI : k / PACK_WINDOW;
+  return FROM_NHWC ? k % PACK_CI : k / PACK_KW / UNROLLED_ROWS;
 }
 
-// Write a row of the windows of pixels that are in a row of the output, a piece to each thread.
+// Write what windows of pixels have in some rows, a piece to each thread.
 __device__ void unroll_pixels(Element* to, const Element* from, int block) {
-  int place = block * PACK_THREADS + threadIdx.x, pixel = place / PACK_PIECES;
-  int row = pixel / OW, left = pixel % OW * PACK_STRIDE - PADDING;
-  if (row >= IMAGES * H) return;
+  int place = block * PACK_THREADS + threadIdx.x, pixel = place / PACK_PIECES, row = pixel / PACKED_W;
+  if (row >= PACK_IMAGES * PACKED_H) return;
+  int image = row / PACKED_H, top = row_of_packed(row % PACKED_H), left = column_of_packed(pixel % PACKED_W);
   PackedPiece<PACK_PIECE> piece;
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
-    int k = place % PACK_PIECES * PACK_PIECE + i, x = left + column_of(k) * DILATION;
-    int at = FROM_NHWC ? (row * PACK_COLUMNS + x) * PACK_CI + channel_of(k)
-                       : ((row / H * PACK_CI + channel_of(k)) * H + row % H) * PACK_COLUMNS + x;
-    bool exists = k < PACK_WINDOW * PACK_CI && x >= 0 && x < PACK_COLUMNS;
-    piece.of[i] = exists ? from[at] : Element(0.0f);
+    int k = place % PACK_PIECES * PACK_PIECE + i;
+    int source = pixel_at(top + row_of(k) * PACK_DILATION, left + column_of(k) * PACK_DILATION);
+    int at = FROM_NHWC ? (image * PACK_PLANE + source) * PACK_CI + channel_of(k)
+                       : (image * PACK_CI + channel_of(k)) * PACK_PLANE + source;
+    piece.of[i] = k < UNROLLED_LENGTH && source >= 0 ? from[at] : Element(0.0f);
   }
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
@@ -124,14 +183,15 @@ __device__ void unroll_pixels(Element* to, const Element* from, int block) {
 // Write the weights in the same order.
 __device__ void unroll_windows(Element* to, const Element* from, int block) {
   int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
-  if (row >= PACK_CO * KH) return;
+  if (row >= PACK_CO * PARTS_OF_WINDOW_ROWS) return;
+  int channel = row / PARTS_OF_WINDOW_ROWS, top = row % PARTS_OF_WINDOW_ROWS;
   PackedPiece<PACK_PIECE> piece;
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
     int k = place % PACK_PIECES * PACK_PIECE + i;
-    int at = FROM_NHWC ? row * PACK_WINDOW * PACK_CI + k
-                       : ((row / KH * PACK_CI + channel_of(k)) * KH + row % KH) * PACK_WINDOW + column_of(k);
-    piece.of[i] = k < PACK_WINDOW * PACK_CI ? from[at] : Element(0.0f);
+    int at = FROM_NHWC ? row * UNROLLED_LENGTH + k
+                       : ((channel * PACK_CI + channel_of(k)) * PACK_KH + top + row_of(k)) * PACK_KW + column_of(k);
+    piece.of[i] = k < UNROLLED_LENGTH ? from[at] : Element(0.0f);
   }
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
@@ -152,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #if UNROLLED
     unroll_pixels(packed_data, data, block);
 #elif FROM_NHWC
-    pad_rows(packed_data, data, PACK_IMAGES * PACK_PLANE * PACK_GROUPS, block);
+    pad_pixels(packed_data, data, block);
 #else
     turn_pixels(packed_data, data, block);
 #endif
@@ -163,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #if UNROLLED
   unroll_windows(packed_weight, weight, block);
 #elif FROM_NHWC
-  pad_rows(packed_weight, weight, PACK_CO * PACK_TAPS, block);
+  pad_windows(packed_weight, weight, block);
 #else
   turn_windows(packed_weight, weight, block);
 #endif

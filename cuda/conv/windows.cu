@@ -11,7 +11,8 @@
 //   NHWC, OUT_NHWC     whether channels are the inner dimension of the input and the weights, instead of
 //                      columns, and of the output
 //   IMAGES, H, W, CI, CO, KH, KW, STRIDE, PADDING, DILATION, OH, OW   sizes of the convolution
-//   X_STRIDE, X_PADDING   stride and padding along rows, which are 1 and 0 where pack.cu has unrolled them
+//   X_STRIDE, X_PADDING, X_DILATION   stride, padding and dilation along rows. What pack.cu has packed has other sizes,
+//                      strides, padding and dilation than the convolution, and windows that were unrolled have one tap
 //   SUM_LENGTH         products of a sum, without those that packing adds
 //   GROUPS, GROUP_IN, GROUP_OUT   groups, and the channels of the input and of the output in each
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0

@@ -111,6 +111,7 @@ class RunPlugin:
         self._crew: Workers | None = None
         self._setpoints = SetpointPlugin()
         self._problem = ""
+        self._naming_nothing: list[str] = []
         self._interrupted = False
         self._finished = self._shown = False
         self._end = contextlib.ExitStack()
@@ -160,7 +161,7 @@ class RunPlugin:
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""
         if self._config.getoption("keyword"):
-            name_items(self._config, items)
+            self._naming_nothing = name_items(self._config, items)
 
     def claim_device(self) -> Device:
         """The device, claimed for this run; ends the run with an error message if that fails."""
@@ -222,7 +223,13 @@ class RunPlugin:
                 ab.begin_export(folder)
 
     def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> list[str]:
-        """Show the device and its power caps, if an item needs them."""
+        """Show the device and its power caps, if an item needs them.
+
+        If nothing is selected, tell which words of ``-k`` are in no item's name.
+        """
+        if not items and self._naming_nothing:
+            words = ", ".join(self._naming_nothing)
+            return [printable(f"gpuenergy: -k selects nothing: no item's name contains {words}")]
         if not self.session.card.opened or not items:
             return []
         return list(map(printable, header_lines(self.session.card, self.session.options)))

@@ -57,11 +57,11 @@ def setpoints_named(config: pytest.Config) -> list[str]:
     return list(dict.fromkeys(_SETPOINT.findall(" ".join([*arguments, _keyword(config)]))))
 
 
-def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
     """Let ``-k`` select items by their whole id, and by ids in this project's latest runs.
 
     Only words of ``-k`` that match no item's own names are looked up. The label of a kernel, for
-    example, is only known once the item has run.
+    example, is only known once the item has run. Return the words that name nothing.
     """
     own = [name.casefold() for item in items for name in _names(item)]
     keyword = _keyword(config)
@@ -93,6 +93,7 @@ def name_items(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             if whole in item.extra_keyword_matches:
                 item.extra_keyword_matches.add(_CHOSEN)
         config.option.keyword = _CHOSEN
+    return sorted(unknown)
 
 
 def _names(item: pytest.Item) -> Iterator[str]:

@@ -23,6 +23,7 @@ from .conv.implicit import (
     input_blocks as input_blocks,
 )
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
+from .conv.packing import read_axis as read_axis
 from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,
@@ -58,6 +59,7 @@ from .gemm.wgmma_tf32 import WgmmaTf32Parameters as WgmmaTf32Parameters
 from .registry import (
     FORMS as FORMS,
     Spaces as Spaces,
+    check_architecture as check_architecture,
     kernels_of as kernels_of,
     load_records as load_records,
     records_of as records_of,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuenergy.support import InputError, UnavailableError
+from pytest_gpuenergy.support import FormError, InputError, UnavailableError
 from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
 from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
@@ -18,6 +18,7 @@ from pytest_gpuenergy.tuning import (
     RecipeForm,
     RecordFile,
     TunerName,
+    card_resources,
     find_records,
     read_records,
     recorded_kernel,
@@ -129,6 +130,33 @@ def kernels_of(
         return list(store.kernels(file, ranks))
     with KernelStore() as own:
         return list(own.kernels(file, ranks))
+
+
+def check_architecture(file: RecordFile, rank: int, gpu: Device) -> None:
+    """Check that a GPU has the instructions of a template's kernel.
+
+    Args:
+        file: the record file, of any tuner.
+        rank: the kernel's rank in the file.
+        gpu: the GPU that would run it.
+
+    Raises:
+        UnavailableError: it has not.
+    """
+    if file.tuner != TEMPLATE_FORM.tuner:
+        return
+    card = card_resources(gpu)
+    try:
+        parameters = TEMPLATE_FORM.parameters(file.record(rank).recipe)
+    except FormError:  # whoever makes the kernel reports it
+        return
+    if not parameters.runs_on(card):
+        least, most = parameters.min_capability, parameters.max_capability
+        raise UnavailableError(
+            f"Kernel {rank} of {file.workload.name} is of the template {parameters.template}, "
+            f"which takes a GPU of sm_{least}{'' if least == most else ' or later'}, and this one "
+            f"is of sm_{card.capability}."
+        )
 
 
 class Spaces:

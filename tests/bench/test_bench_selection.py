@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from bench_folder import ROOT
 from small_project import LEAN
 
 from pytest_gpuenergy.tuning import file_name
@@ -147,6 +148,24 @@ def test_modes_without_records_are_told(bench):
 def test_a_mode_or_layout_that_cannot_be_is_refused(bench, words, sentence):
     bench.give_records(1)
     bench.refuses(*words, said=sentence)
+
+
+@pytest.mark.parametrize("words", ["case2 and tf64", "case2 and not case1 and (tf64)"])
+def test_an_expression_that_selects_nothing_is_told(bench, words):
+    bench.give_records(1)
+    result = bench.run("--collect-only", "--powercap", "1", "-k", words)
+    result.stdout.fnmatch_lines(
+        ["gpuenergy: -k selects nothing: no item's name contains tf64"], consecutive=False
+    )
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_a_card_without_a_templates_instructions_is_told(bench):
+    arguments = ["--mode", "tf32", "--case", "case2", "--kernels", "top1", "--powercap", "current"]
+    arguments.append(f"--records={ROOT / 'bench' / 'records'}")
+    result = bench.run("--gpu-device", "emulated:v100", *arguments)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["Kernel 1 of case2_tf32 is of the template implicit, * sm_70."])
 
 
 def test_an_item_of_a_network_runs_by_its_id(bench):

@@ -74,7 +74,7 @@ def test_nobody_contends_who_is_not_asked(folder, arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--contenders", "cublas"], "--contenders 'cublas' names no contender: choose from temp*"),
+        (["--contenders", "cublas"], "--contenders 'cublas' names no contender in convolutions: *"),
         (["--contenders", "tvm,mkl"], "--contenders 'mkl' names no contender: choose from temp*"),
         (["--contenders", "--case", "case8"], "*There is no workload 'case8'*"),
         (["--contenders", "--shape", "gemm:MNK=8"], "No convolution is named: matrix products*"),
@@ -86,6 +86,14 @@ def test_what_cannot_be_compared_is_told(folder, arguments, told):
     result.stdout.fnmatch_lines([told])
     assert "Traceback" not in result.stdout.str()
     assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_contender_of_products_only_takes_no_part_and_is_told(folder):
+    arguments = ["--contenders", "triton,cudnn", "--case", "case2", "--powercap", "1"]
+    result = folder.runpytest_inprocess(NAMED, "--collect-only", *arguments)
+    told = "bench: the contender triton takes no part, since it computes matrix products only"
+    assert result.stdout.str().count("takes no part") == 1
+    result.stdout.fnmatch_lines([told])
 
 
 def test_products_have_the_contenders_that_are_named(pytester):

@@ -37,6 +37,10 @@ SHAPES = {
     "narrow": (2, 23, 25, 5, 70, 3, 3, 2, 1, 2),
     "wide": (1, 5, 1921, 32, 8, 3, 3, 3, 1),
     "padded": (1, 6, 6, 16, 32, 3, 3, 2, 40),
+    "one-of-nine": (2, 40, 37, 24, 33, 1, 1, 3, 1),
+    "one-of-four": (2, 31, 30, 24, 36, 3, 3, 2, 3, 2),
+    "two-of-five": (1, 61, 62, 40, 20, 2, 2, 5, 0),
+    "tall": (2, 40, 37, 72, 4, 7, 1, 1, 7, 2),
 }
 TRIED = 3
 """The kernels of each convolution that are verified: those that a search tries first."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,8 @@ CONVOLUTIONS = "test_conv2d_contenders"
 _ITEM = re.compile(rf"::(test_gemm|{CONVOLUTIONS})\[(.+?)-(\w+)-(?:current|[0-9])")
 """Finds the test, the workload and the contender in an item's id."""
 _PLURALS = {"test_gemm": "products", CONVOLUTIONS: "convolutions"}
+_COMPUTED = {Gemm.kind: "matrix products", Conv2d.kind: "convolutions"}
+"""What is compared, by the kind of workload."""
 _NAMES_WORKLOAD = re.compile(r"[0-9_=]")
 """Matches words that differ from one workload to another."""
 ALL_CONTENDERS = "all"
@@ -253,12 +255,25 @@ def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
     found = [name for name in dict.fromkeys(names) if name in known and name not in left_out]
     if unknown or not found:
         wrong = unknown[0] if unknown else given
+        where = "" if unknown else f" in {_COMPUTED[kind]}"
         choices = ", ".join(name for name in known if name not in left_out)
         raise InputError(
-            f"--contenders {wrong!r:.60} names no contender: choose from {choices}, or write "
-            f"--contenders={ALL_CONTENDERS}, also in front of a path."
+            f"--contenders {wrong!r:.60} names no contender{where}: choose from {choices}, or "
+            f"write --contenders={ALL_CONTENDERS}, also in front of a path."
         )
     return found
+
+
+def _without_part(config: pytest.Config, kinds: Collection[str]) -> Iterator[str]:
+    """Yield a line for each contender of ``--contenders`` that computes none of the kinds."""
+    computed = {name for kind in kinds for name in tuners.CONTENDERS_IN[kind]}
+    for name in dict.fromkeys(split_words([config.getoption("--contenders") or ALL_CONTENDERS])):
+        others = [kind for kind, names in tuners.CONTENDERS_IN.items() if name in names]
+        if others and name not in computed:
+            yield (
+                f"bench: the contender {name} takes no part, since it computes "
+                f"{_COMPUTED[others[0]]} only"
+            )
 
 
 def compares_convolutions(config: pytest.Config) -> bool:
@@ -284,6 +299,9 @@ def pytest_report_collectionfinish(
             "bench: --layout has no effect, since it is of convolutions: products have layout= in "
             "--gemm"
         )
+    if compared:
+        kinds = {Gemm.kind for _ in gemm} | {Conv2d.kind for _ in compared[len(gemm) :]}
+        lines += _without_part(config, kinds)
     tuned = dict.fromkeys(
         (
             params.get("gemm_workload") or params["bench_workload"],

@@ -13,6 +13,7 @@ import numpy as np
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.packing import PACKING_THREADS, Axis, read_axis, turned_tile
 from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
@@ -44,15 +45,16 @@ _COSTS_OF_ROWS: Mapping[int, float] = {128: 1.0, 64: 1.1, 32: 1.4, 16: 2.0}
 same kernels with other pitches on an H200: then lines do not begin with a line of the L2."""
 _PITCHES: Mapping[int, float] = {32: 2.0, 128: 1.25}
 """The pitches that are tried, and how much longer a packed row may be with each."""
+_WHOLE_WINDOWS = 2
+"""The number that stands for unrolling windows, not only their rows."""
 _UNROLLED_SHARE = 0.95
 """The part of the cost of other lines at which rows of windows are worth unrolling."""
 _FARTHEST_CORNER = 127
 _LARGEST_TRAVERSAL_STRIDE = 8
-_PACKING_THREADS = 256
 _TURNED_CHANNELS: Mapping[int, int] = {16: 256, 32: 128, 64: 64, 256: 32}
 """The channels of which pack.cu turns windows of up to so many elements at a time."""
 _MOST_PACKED_TAPS = max(_TURNED_CHANNELS)
-_MOST_PACKED_ELEMENTS = (1 << 31) - _PACKING_THREADS
+_MOST_PACKED_ELEMENTS = (1 << 31) - PACKING_THREADS
 """The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
@@ -146,9 +148,9 @@ class ImplicitParameters(WindowParameters):
         boxed: whether the tensor memory accelerator copies, where it can, instead of threads.
         deep: the lines of 128 bytes of each pixel in a step; more than one only if it is boxed.
         packed: whether a launch before this one packs the input and the weights, with channels last
-            in whole pieces, so that they can be boxed.
-        unrolled: whether it writes each row of each pixel's window, with all channels, one after
-            the other. Where there are few channels, lines are better filled.
+            in whole pieces, so that they can be boxed. Pixels that no window has are left out.
+        unrolled: what it writes with all channels, one after the other, so that lines are better
+            filled where there are few: 1 for each row of each pixel's window, 2 for each window.
         early: whether the launch of the convolution begins while the one that packs ends.
         line: the bytes of a line of a box; 0 stands for the most that divide a pixel's channels.
             What exceeds the channels is zero.
@@ -177,7 +179,7 @@ class ImplicitParameters(WindowParameters):
     boxed: bool = False
     deep: int = 1
     packed: bool = False
-    unrolled: bool = False
+    unrolled: int = 0
     early: bool = False
     line: int = 0
     pitch: int = 0
@@ -210,6 +212,11 @@ class ImplicitParameters(WindowParameters):
             raise InputError(f"The template {self.template} packs only what is boxed.")
         if self.unrolled and not self.packed:
             raise InputError(f"The template {self.template} unrolls windows where it packs.")
+        if self.unrolled > _WHOLE_WINDOWS:
+            raise InputError(
+                f"The template {self.template} unrolls rows of windows (1) or whole ones (2), not "
+                f"{self.unrolled}."
+            )
         if self.early and not self.packed:
             raise InputError(f"The template {self.template} begins early where it packs.")
         if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
@@ -289,7 +296,7 @@ class ImplicitParameters(WindowParameters):
         if self.boxed:
             row = self._channels(conv) * conv.element_bytes
             boxes = math.ceil(row / self._box_bytes(conv))
-            return math.ceil(s.KH * self._columns(conv) * boxes / self._boxes(conv))
+            return math.ceil(self._taps(conv) * boxes / self._boxes(conv))
         if (blocks := self._blocks(conv)) is None:
             return math.ceil(s.reduction_length * conv.element_bytes / _LINE_BYTES)
         return math.ceil(s.CI // s.groups / blocks.channels) * (s.KH // blocks.rows)
@@ -381,9 +388,9 @@ class ImplicitParameters(WindowParameters):
         """Return the channels of the input in a group, with those that packing adds."""
         return _channels(conv, self._way)
 
-    def _columns(self, conv: Conv2d) -> int:
-        """Return the columns of a window: one if they were unrolled to channels."""
-        return 1 if self.unrolled else conv.shape.KW
+    def _taps(self, conv: Conv2d) -> int:
+        """Return the taps of a window, without those that were unrolled to channels."""
+        return math.prod(_window(conv, self._way))
 
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
@@ -488,10 +495,16 @@ class ImplicitParameters(WindowParameters):
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
             s = conv.shape
-            rows = s.N * s.H * (s.OW if self.unrolled else s.W) * s.groups
+            rows, columns = _axes(conv, self._way)
+            across = min(s.W, columns.length * columns.distance(conv))
+            moved = (
+                s.N
+                * rows.length
+                * (s.CI * across + self._channels(conv) * s.groups * columns.length)
+            )
             if self._packs_weights(conv):
-                rows += s.CO * s.KH * self._columns(conv)
-            moving = 2 * self._channels(conv) * rows / (card.multiprocessors * _PACKED_PER_CYCLE)
+                moved += s.CO * (self._channels(conv) * self._taps(conv) + s.reduction_length)
+            moving = moved / (card.multiprocessors * _PACKED_PER_CYCLE)
             if self.early:
                 crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
                 total += _EARLY_PACKING_CYCLES
@@ -556,52 +569,59 @@ class ImplicitParameters(WindowParameters):
         )
 
     def _packs_weights(self, conv: Conv2d) -> bool:
-        """Return whether the weights are packed: as they come, they may have channels last."""
-        s = conv.shape
-        return s.KH * s.KW > 1 or self._channels(conv) > s.CI // s.groups
+        """Return whether the weights are packed: as they come, they may be in the same order."""
+        turned = conv.layout == "nchw" and self._taps(conv) > 1
+        return turned or self._channels(conv) > _unpadded(conv, self._way)
 
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
         deep = next((n for most, n in _TURNED_CHANNELS.items() if taps <= most), 1)
-        plane, columns = s.H * s.W, s.OW if self.unrolled else s.W
+        window, (rows, columns) = _window(conv, self._way), _axes(conv, self._way)
+        pieces, plane = padded * conv.element_bytes // _PIECE_BYTES, rows.length * columns.length
+        of_block, pixels = turned_tile(pieces, plane, s.N * s.groups)
+        filters = s.CO * math.prod(window)
         if self.unrolled or conv.layout == "nhwc":
-            pieces = padded * conv.element_bytes // _PIECE_BYTES
-            counts = (s.N * plane * s.groups, s.CO * taps)
-            if self.unrolled:
-                counts = (s.N * s.H * s.OW, s.CO * s.KH)
-            blocks = [-(-count * pieces // _PACKING_THREADS) for count in counts]
+            counts = (s.N * plane * s.groups, filters)
+            blocks = [-(-count * pieces // PACKING_THREADS) for count in counts]
         else:
             blocks = [
-                s.N * s.groups * -(-plane // 32) * -(-padded // 32),
+                s.N * s.groups * -(-plane // pixels) * -(-pieces // of_block),
                 s.CO * -(-padded // deep),
             ]
-        shapes = {"packed_data": (s.N, s.H, columns, padded * s.groups)}
+        shapes = {"packed_data": (s.N, rows.length, columns.length, padded * s.groups)}
         if self._packs_weights(conv):
-            shapes["packed_weight"] = (s.CO, s.KH, self._columns(conv), padded)
+            shapes["packed_weight"] = (s.CO, *window, padded)
         packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
         inputs = ("data", "weight")[: len(packed)]
         grid = (sum(blocks[: len(packed)]), 1, 1)
         return (
-            Launch("pack", grid, (_PACKING_THREADS, 1, 1), (*inputs, *shapes)),
+            Launch("pack", grid, (PACKING_THREADS, 1, 1), (*inputs, *shapes)),
             packed,
             {
                 "PACKS_WEIGHTS": len(packed) > 1,
                 "PACK_DEEP": deep,
                 "FROM_NHWC": conv.layout == "nhwc",
-                "UNROLLED": self.unrolled,
-                "PACK_COLUMNS": s.W,
-                "PACK_WINDOW": s.KW,
-                "PACK_STRIDE": s.strides,
+                "UNROLLED": self.unrolled > 0,
+                "UNROLLED_ROWS": s.KH // window[0],
                 "PACK_IMAGES": s.N,
-                "PACK_PLANE": plane,
+                "PACK_H": s.H,
+                "PACK_W": s.W,
                 "PACK_GROUPS": s.groups,
                 "PACK_CI": s.CI // s.groups,
                 "PACK_CO": s.CO,
-                "PACK_TAPS": taps,
+                "PACK_KH": s.KH,
+                "PACK_KW": s.KW,
+                "PACK_DILATION": s.dilation,
+                "PACKED_H": rows.length,
+                "PACKED_W": columns.length,
+                **rows.constants("Y"),
+                **columns.constants("X"),
                 "PADDED": padded,
                 "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI // s.groups),
                 "PACK_DATA_BLOCKS": blocks[0],
+                "TURNED_PIECES": of_block,
+                "TURNED_PIXELS": pixels,
             },
         )
 
@@ -610,19 +630,25 @@ class ImplicitParameters(WindowParameters):
         s, size = conv.shape, conv.element_bytes
         line, channels = self._box_bytes(conv) // size, self._channels(conv)
         every = channels * s.groups
-        height, width = (s.padding - reach + 1 for reach in s.window)
-        columns, taps = s.W, s.KH * self._columns(conv)
-        walk = Im2col((-s.padding, -s.padding), (width, height), (s.strides, s.strides))
-        if self.unrolled:
-            columns, walk = s.OW, Im2col((0, -s.padding), (0, height), (1, s.strides))
+        rows, columns = _axes(conv, self._way)
+        walk = Im2col(
+            (-columns.padding, -rows.padding),
+            (columns.last(s.OW), rows.last(s.OH)),
+            (columns.stride, rows.stride),
+        )
+        taps = self._taps(conv)
         prefix = "packed_" if self.packed else ""
         weights = f"{prefix}weight" if self._packs_weights(conv) else "weight"
         of_data = TensorMap(
             "data_map",
             f"{prefix}data",
             conv.dtype,
-            (every, columns, s.H, s.N),
-            (size * every, size * every * columns, size * every * columns * s.H),
+            (every, columns.length, rows.length, s.N),
+            (
+                size * every,
+                size * every * columns.length,
+                size * every * columns.length * rows.length,
+            ),
             (line, self.tile_p),
             self._box_bytes(conv),
             walk,
@@ -637,6 +663,24 @@ class ImplicitParameters(WindowParameters):
             self._box_bytes(conv),
         )
         return of_data, of_weight
+
+    def _walk(self, conv: Conv2d) -> dict[str, Constant]:
+        """Return the constants by which windows of a packed input differ."""
+        if not self.packed:
+            return {}
+        (rows, columns), window = _axes(conv, self._way), _window(conv, self._way)
+        return {
+            "H": rows.length,
+            "W": columns.length,
+            "KH": window[0],
+            "KW": window[1],
+            "STRIDE": rows.stride,
+            "PADDING": rows.padding,
+            "DILATION": rows.dilation,
+            "X_STRIDE": columns.stride,
+            "X_PADDING": columns.padding,
+            "X_DILATION": columns.dilation,
+        }
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
@@ -653,7 +697,7 @@ class ImplicitParameters(WindowParameters):
             "NHWC": conv.layout == "nhwc" or self.packed,
             "CI": self._channels(conv) * conv.shape.groups,
             "GROUP_IN": self._channels(conv),
-            **({"KW": 1, "X_STRIDE": 1, "X_PADDING": 0} if self.unrolled else {}),
+            **self._walk(conv),
             "TILE_P": self.tile_p,
             "TILE_C": self.tile_c,
             "DIVIDED": self._divided(conv),
@@ -715,7 +759,7 @@ class Way:
 
     boxed: bool
     packed: bool = False
-    unrolled: bool = False
+    unrolled: int = 0
     line: int = 0
     pitch: int = 0
 
@@ -727,7 +771,8 @@ class Way:
 
 def _ways_to_copy(conv: Conv2d) -> list[Way]:
     """Return the ways to copy that are worth trying."""
-    plain, packed, unrolled = Way(True), Way(True, packed=True), Way(True, True, unrolled=True)
+    plain, packed = Way(True), Way(True, packed=True)
+    rows, whole = (replace(packed, unrolled=number) for number in (1, _WHOLE_WINDOWS))
     box_bytes = _box_bytes(conv, plain)
     # Packed rows can begin with a line of the L2, and have longer lines than divide a group.
     short = _channels(conv, plain) * conv.element_bytes % _SHORTEST_LINE_BYTES > 0
@@ -738,9 +783,10 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
         best = _best_line(_channels(conv, way) * conv.element_bytes)
         if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
             ways[place] = replace(way, line=best)
-    if conv.shape.KW > 1 and _box_bytes(conv, unrolled):
+    for unrolled, taps in ((rows, conv.shape.KW), (whole, conv.shape.KH)):
         others = [_cost_of_lines(conv, way) for way in ways]
-        if _cost_of_lines(conv, unrolled) <= _UNROLLED_SHARE * min(others, default=math.inf):
+        least = _UNROLLED_SHARE * min(others, default=math.inf)
+        if taps > 1 and _box_bytes(conv, unrolled) and _cost_of_lines(conv, unrolled) <= least:
             ways.append(unrolled)
     pitched = [way for way in ways if way.packed and not way.unrolled]
     for way in pitched:
@@ -765,9 +811,21 @@ def _pitched(conv: Conv2d, way: Way) -> Iterator[Way]:
         yield way
 
 
+def _window(conv: Conv2d, way: Way) -> tuple[int, int]:
+    """Return the rows and columns of a window, without those that were unrolled to channels."""
+    s = conv.shape
+    return (s.KH, s.KW) if not way.unrolled else (s.KH if way.unrolled < _WHOLE_WINDOWS else 1, 1)
+
+
+def _unpadded(conv: Conv2d, way: Way) -> int:
+    """Return the channels of the input in a group, with taps that were unrolled to channels."""
+    s = conv.shape
+    return s.CI // s.groups * s.KH * s.KW // math.prod(_window(conv, way))
+
+
 def _channels(conv: Conv2d, way: Way) -> int:
     """Return the channels of the input in a group, with those that packing adds."""
-    channels = conv.shape.CI // conv.shape.groups * (conv.shape.KW if way.unrolled else 1)
+    channels = _unpadded(conv, way)
     bytes_at_once = max(way.line, _SHORTEST_LINE_BYTES) if conv.shape.groups > 1 else _PIECE_BYTES
     piece = max(bytes_at_once, way.pitch) // conv.element_bytes
     return -(-channels // piece) * piece if way.packed else channels
@@ -776,7 +834,7 @@ def _channels(conv: Conv2d, way: Way) -> int:
 def _cost_of_lines(conv: Conv2d, way: Way) -> float:
     """Return about what a pixel's lines cost, in bytes of long lines."""
     line, row = _box_bytes(conv, way), _channels(conv, way) * conv.element_bytes
-    taps = conv.shape.KH * (1 if way.unrolled else conv.shape.KW)
+    taps = math.prod(_window(conv, way))
     return taps * math.ceil(row / line) * line * _COSTS_OF_LINES[line]
 
 
@@ -796,17 +854,14 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
     """
     s, packed, size = conv.shape, way.packed, conv.element_bytes
     row = _channels(conv, way) * size
-    height, width = (reach - 1 for reach in s.window)
-    farthest = height if way.unrolled else max(height, width)
-    if way.unrolled:
-        pixels, filters = s.N * s.H * s.OW, s.CO * s.KH
-    else:
-        pixels, filters = s.N * s.H * s.W, s.CO * s.KH * s.KW
+    rows, columns = axes = _axes(conv, way)
+    corners = (one.padding for one in axes), (-rows.last(s.OH), -columns.last(s.OW))
+    pixels, filters = s.N * rows.length * columns.length, s.CO * math.prod(_window(conv, way))
     if (
         (conv.layout != "nhwc" and not packed)
         or row % _PIECE_BYTES
-        or max(s.padding, farthest - s.padding) > _FARTHEST_CORNER
-        or s.strides > _LARGEST_TRAVERSAL_STRIDE
+        or max(itertools.chain(*corners)) > _FARTHEST_CORNER
+        or max(one.stride for one in axes) > _LARGEST_TRAVERSAL_STRIDE
         or (s.groups > 1 and (way.unrolled or row % max(way.line, _SHORTEST_LINE_BYTES)))
         or (packed and not way.unrolled and s.KH * s.KW > _MOST_PACKED_TAPS)
         or (packed and row // size * max(s.groups * pixels, filters) > _MOST_PACKED_ELEMENTS)
@@ -820,6 +875,23 @@ def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
         if row % line == 0:
             return line
     return 32
+
+
+@functools.cache
+def _axes(conv: Conv2d, way: Way) -> tuple[Axis, Axis]:
+    """Return the rows and the columns of the images from which boxes are copied."""
+    s = conv.shape
+    walk = s.strides, s.padding, s.dilation
+    if not way.packed:
+        return Axis(s.H, *walk), Axis(s.W, *walk)
+    rows = read_axis(s.H, s.OH, s.KH, *walk)
+    columns = read_axis(s.W, s.OW, s.KW, *walk)
+    unrolled = Axis(0, 1, 0, 1, apart=s.strides, first=-s.padding)
+    if way.unrolled:
+        columns = replace(unrolled, length=s.OW)
+    if way.unrolled == _WHOLE_WINDOWS:
+        rows = replace(unrolled, length=s.OH)
+    return rows, columns
 
 
 @dataclass(frozen=True)

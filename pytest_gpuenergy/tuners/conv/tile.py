@@ -121,10 +121,17 @@ class Tile(TemplateParameters[Conv2d]):
         """Return how many elements of an output row can be written at once."""
         return math.gcd(_widest(conv), conv.shape.OW, self.columns)
 
-    def pieces(self, conv: Conv2d) -> int:
-        """Return the number of loads of a row of the window."""
-        width = self.in_width(conv)
-        return math.ceil((-conv.shape.padding % width + self.window(conv)[1]) / width)
+    def loads(self, conv: Conv2d) -> tuple[int, int]:
+        """Return the rows of the window that have factors, and the loads of such a row.
+
+        Between the taps of a dilated window are rows and columns that are not read.
+        """
+        s, width = conv.shape, self.in_width(conv)
+        rows = _pieces_with_factors(self.rows, s.KH, s.strides, s.dilation)
+        columns = _pieces_with_factors(
+            self.columns, s.KW, s.strides, s.dilation, -s.padding % width, width
+        )
+        return rows, columns
 
     def products(self, conv: Conv2d) -> int:
         """Return a thread's multiplications with one plane of the input for one of the output."""
@@ -132,7 +139,7 @@ class Tile(TemplateParameters[Conv2d]):
 
     def window_registers(self, conv: Conv2d) -> int:
         """Return the number of registers that hold a window."""
-        return self.window(conv)[0] * self.pieces(conv) * self.in_width(conv)
+        return math.prod(self.loads(conv)) * self.in_width(conv)
 
     @abstractmethod
     def channel_blocks(self, conv: Conv2d) -> int:
@@ -172,7 +179,7 @@ class Tile(TemplateParameters[Conv2d]):
         s, grid = conv.shape, self.grid(conv)
         if max(grid[1:]) > _MAX_BLOCKS_Y:
             raise InputError(f"{conv.name} has too many tiles in a plane: choose larger ones.")
-        if self.products(conv) > _MAX_PRODUCTS or self.window_registers(conv) > _MAX_PRODUCTS:
+        if self.products(conv) > _MAX_PRODUCTS or math.prod(self.window(conv)) > _MAX_PRODUCTS:
             raise InputError(
                 f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
                 "smaller one."
@@ -210,6 +217,15 @@ class Tile(TemplateParameters[Conv2d]):
             (Launch(self.template, grid, block[::-1] if last else block, tensors),),
             origin=Origin(TEMPLATE, None, {"template": self.template, **self.numbers}),
         )
+
+
+@functools.cache
+def _pieces_with_factors(
+    outputs: int, taps: int, stride: int, dilation: int, lead: int = 0, width: int = 1
+) -> int:
+    """Return how many pieces of a window's row have factors of products."""
+    factors = itertools.product(range(outputs), range(taps))
+    return len({(lead + number * stride + tap * dilation) // width for number, tap in factors})
 
 
 def _widest(conv: Conv2d) -> int:
@@ -261,6 +277,11 @@ _SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _LOADED_BYTES_PER_CYCLE = 48
 """The approximate bytes that a multiprocessor gets from the L2 while all multiprocessors load."""
+_SECTOR_BYTES, _LINE_BYTES = 32, 128
+_KEPT_OUTPUT_BYTES = 25 << 20
+"""The output of which the L2 of an H200 keeps all lines until they are complete: half of it."""
+_MEMORY_SHARE = 3.0
+"""How much longer bytes take to or from memory than from the L2, about."""
 _LAUNCH_CYCLES = 2500
 """The cycles between the kernels of a graph, about 1.3 µs."""
 _LATENCY_CYCLES = 900
@@ -297,7 +318,7 @@ def window_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     one cycle for each line of 128 bytes that it touches in a row, at least as many cycles as its
     pieces have elements, and one for every two rows, by trials on an H200.
     """
-    rows, pieces = tile.window(conv)[0], tile.pieces(conv)
+    rows, pieces = tile.loads(conv)
     loads = rows * pieces
     if conv.layout == "nhwc":
         return loads + _ROW_INSTRUCTIONS * rows, loads * _lines_of_channels(tile)
@@ -321,12 +342,31 @@ def store_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
 
 
 def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
-    """Return the bytes of an input plane and of an output plane that threads with one Z need."""
+    """Return the bytes of an input plane and of an output plane that threads with one Z need.
+
+    Those of the output count as often as a block's part of a row makes them longer to write.
+    """
     s = conv.shape
     height = min(s.H, tile.threads_y * tile.rows * s.strides + s.window[0] - s.strides)
     width = min(s.W, tile.threads_x * tile.columns * s.strides + s.window[1] - s.strides)
     of_output = min(s.OH, tile.threads_y * tile.rows) * min(s.OW, tile.threads_x * tile.columns)
-    return float(conv.element_bytes * height * width), float(conv.element_bytes * of_output)
+    written = conv.element_bytes * of_output * _share_of_parts(conv, tile)
+    return float(conv.element_bytes * height * width), float(written)
+
+
+def _share_of_parts(conv: Conv2d, tile: Tile) -> float:
+    """Return how much longer it takes to write parts of rows than whole rows.
+
+    Neighbouring blocks write other parts of the same sector, or of the same line, much later if the
+    output is larger than the L2. It then is in memory meanwhile, and has to be read again.
+    """
+    s = conv.shape
+    part = conv.element_bytes * tile.threads_x * tile.columns
+    if conv.layout == "nhwc" or tile.threads_x * tile.columns >= s.OW:
+        return 1.0
+    if conv.element_bytes * s.N * s.CO * s.OH * s.OW < _KEPT_OUTPUT_BYTES:
+        return 1 + (_SECTOR_BYTES - conv.element_bytes) / part
+    return _MEMORY_SHARE * max(1.0, _LINE_BYTES / part)
 
 
 def conv_cycles(conv: Conv2d, tile: Tile, card: CardResources, work: ThreadWork) -> float:

@@ -84,6 +84,7 @@ class WindowParameters(TemplateParameters[Conv2d]):
             "X_STRIDE": s.strides,
             "X_PADDING": s.padding,
             "DILATION": s.dilation,
+            "X_DILATION": s.dilation,
             "GROUPS": s.groups,
             "GROUP_IN": s.CI // s.groups,
             "GROUP_OUT": s.CO // s.groups,

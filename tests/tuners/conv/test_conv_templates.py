@@ -199,7 +199,7 @@ def test_every_convolution_with_a_window_that_fits_registers_has_parameters(conv
     ("sizes", "window"),
     [
         ((1, 40, 40, 4, 4, 31, 31, 1, 15, 1, 4), "31 x 31, which"),
-        ((2, 13, 8, 15, 15, 5, 5, 1, 4, 3, 5), "5 x 5, 13 x 13 with its dilation, which"),
+        ((2, 40, 40, 15, 15, 12, 12, 1, 4, 3, 5), "12 x 12, 34 x 34 with its dilation, which"),
     ],
 )
 def test_a_window_that_is_too_large_is_told(sizes, window):

@@ -15,7 +15,13 @@ from points import nightly
 from pytest_gpuenergy.emulator import EmulatedDevice
 from pytest_gpuenergy.engine import verify_on_device
 from pytest_gpuenergy.support import InputError, KernelFault
-from pytest_gpuenergy.tuners import TEMPLATES, ImplicitParameters, input_blocks, rank_kernels
+from pytest_gpuenergy.tuners import (
+    TEMPLATES,
+    ImplicitParameters,
+    input_blocks,
+    rank_kernels,
+    read_axis,
+)
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import CONV_LAYOUTS, Conv2d, Conv2dShape, Mode, network
 
@@ -28,7 +34,8 @@ ONE = ImplicitParameters(tile_c=16, consumers=1, stages=3)
 BOXED = replace(ONE, boxed=True)
 PACKED = replace(BOXED, packed=True)
 EARLY = replace(PACKED, early=True)
-UNROLLED = replace(PACKED, unrolled=True, early=True)
+UNROLLED = replace(PACKED, unrolled=1, early=True)
+WHOLE = replace(UNROLLED, unrolled=2)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
@@ -51,7 +58,7 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         boxed=bool(boxed),
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
         packed=bool(packed),
-        unrolled=bool(unrolled),
+        unrolled=unrolled,
         early=bool(packed) and draw(st.booleans()),
         line=line,
         pitch=pitch,
@@ -133,6 +140,26 @@ ODD = {
     "wide-lines-packed": (
         replace(PACKED, line=64, deep=2),
         conv_of(1, 7, 9, 24, 37, 2, 3, 2, 1, mode="float16"),
+    ),
+    "packed-one-of-nine": (
+        replace(EARLY, consumers=2, blocks=1, pitch=32),
+        conv_of(3, 13, 11, 19, 37, 1, 1, 3, 2, mode="3xtf32", **FUSED),
+    ),
+    "packed-dilated-channels-last": (
+        replace(PACKED, blocks=2),
+        conv_of(2, 9, 12, 10, 21, 3, 2, 2, 3, 2, mode="float16", **NHWC, bias=True),
+    ),
+    "packed-two-of-five": (
+        PACKED,
+        conv_of(2, 11, 13, 9, 6, 2, 2, 5, 1, 1, 3, mode="tf32"),
+    ),
+    "whole-windows": (
+        replace(WHOLE, splits=2),
+        conv_of(2, 9, 8, 21, 3, 5, 3, 2, 2, 2, mode="3xtf32", **FUSED),
+    ),
+    "whole-windows-channels-last": (
+        replace(WHOLE, blocks=1),
+        conv_of(3, 9, 8, 13, 2, 7, 1, 1, 3, mode="bfloat16", **NHWC),
     ),
     "lines": (
         replace(ONE, blocks=1, tile_c=24),
@@ -241,6 +268,7 @@ def test_tf32_alone_is_not_as_exact_as_float32(device):
 SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
 SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
 SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
+STRIDED = conv_of(1, 9, 9, 16, 40, 1, 1, 3, 1, mode="bfloat16")
 FIRST_LAYER = conv_of(2, 8, 8, 16, 3, 3, 3, 1, 1, mode="float16", **NHWC)
 FAULTS = {
     "ready": (
@@ -251,7 +279,8 @@ FAULTS = {
     ),
     "empty": (ONE, SMALL_RUNS, "wait(empty[ring.stage], ring.parity ^ 1);", ""),
     "free-early": (BOXED, SMALL_BOXED, "finish<1>(sums.of);", "finish<2>(sums.of);"),
-    "zeros": (PACKED, SMALL_RUNS, "channel < PACK_CI && pixel < PACK_PLANE", "true"),
+    "zeros": (PACKED, SMALL_RUNS, "channel < PACK_CI && source >= 0 ?", "true ?"),
+    "read-pixels": (PACKED, STRIDED, "y % Y_TAPS * Y_STEP + Y_FIRST", "y % Y_TAPS * Y_STEP"),
     "weights": (replace(ONE, blocks=1), FIRST_LAYER, "before < STAGES", "before < 1"),
     "padding": (ONE, SMALL_RUNS, "window.taps[i % 2] >> tap & 1 ?", "true ?"),
     "cluster-ends-early": (
@@ -296,6 +325,10 @@ def test_a_fault_in_the_text_is_found(device, fault):
         ({"deep": 2}, "steps of one line where threads copy, not of 2"),
         ({"packed": True}, "packs only what is boxed"),
         ({"unrolled": True}, "unrolls windows where it packs"),
+        (
+            {"boxed": True, "packed": True, "unrolled": 3},
+            r"rows of windows \(1\) or whole .* not 3",
+        ),
         ({"early": True}, "begins early where it packs"),
         ({"boxed": True, "line": 48}, "lines of 32, 64 or 128 bytes in boxes, not of 48"),
         ({"line": 64}, "not of 64 with boxed=0"),
@@ -344,12 +377,15 @@ def test_the_limit_of_windows_is_that_of_runs_alone(device, conv):
     assert verify(device, ONE, conv) <= 1
 
 
-ENORMOUS = conv_of(1, 9, 40000, 8, 16, 3, 3, 2000, 0, mode="3xtf32")
+ENORMOUS = conv_of(1, 17, 40000, 8, 32, 17, 17, 2000, 0, 1, 2, mode="3xtf32")
 
 
-@pytest.mark.parametrize(("conv", "card"), [(ENORMOUS, H100), (SMALL_SPLIT, A100)])
-def test_what_it_cannot_compute_is_left_to_the_other_template(conv, card):
-    assert {one.template for one in rank_kernels(conv, card)} == {"implicit_mma", "narrow"}
+@pytest.mark.parametrize(
+    ("conv", "card", "others"),
+    [(ENORMOUS, H100, {"implicit_mma"}), (SMALL_SPLIT, A100, {"implicit_mma", "narrow"})],
+)
+def test_what_it_cannot_compute_is_left_to_other_templates(conv, card, others):
+    assert {one.template for one in rank_kernels(conv, card)} == others
 
 
 LIMITS = {
@@ -370,7 +406,7 @@ LIMITS = {
 def test_threads_copy_what_tensor_maps_cannot_describe(limit):
     sizes, boxes = LIMITS[limit]
     conv = conv_of(*sizes, mode="float16", **NHWC)
-    offered = [one for one in ImplicitParameters.fitting(conv, H100) if not one.unrolled]
+    offered = [one for one in ImplicitParameters.fitting(conv, H100) if not one.packed]
     assert any(one.boxed for one in offered) is boxes
     assert bool(offered[0].kernel(conv).tensor_maps) is boxes
     ONE.kernel(conv)
@@ -437,6 +473,49 @@ def test_launches_begin_early_where_that_may_save_time(layout, channels, window,
     assert {one.early for one in packed} == early
     for one in packed[:2]:
         assert [launch.early for launch in one.kernel(conv).launches] == [False, one.early]
+
+
+READ = {
+    "stride-over-window": ((2, 10, 7, 8, 20, 1, 1, 3, 0), (4, 3)),
+    "padded": ((1, 10, 9, 8, 20, 1, 1, 3, 1), (3, 3)),  # one of the rows and columns is padding
+    "dilated": ((1, 11, 12, 8, 20, 3, 3, 2, 2, 2), (6, 6)),
+    "dilated-with-odd-padding": ((1, 11, 12, 8, 20, 3, 3, 2, 1, 2), (5, 6)),
+    "one-row": ((1, 11, 12, 8, 20, 1, 3, 2, 0, 1), (6, 11)),
+    "two-of-five": ((1, 12, 22, 8, 20, 2, 2, 5, 0), (6, 10)),
+    "all": ((1, 12, 11, 8, 20, 3, 3, 2, 1), (12, 11)),
+    "but-the-last": ((1, 12, 12, 8, 20, 2, 4, 3, 0), (8, 10)),
+}
+
+
+@pytest.mark.parametrize("layout", CONV_LAYOUTS)
+@pytest.mark.parametrize("name", READ)
+def test_only_pixels_that_windows_read_are_packed(name, layout):
+    sizes, (rows, columns) = READ[name]
+    conv = conv_of(*sizes, mode="float16", layout=layout)
+    packed = PACKED.kernel(conv).workspaces[0]
+    assert packed.shape == (sizes[0], rows, columns, 24)
+
+
+@given(
+    *(st.integers(1, most) for most in (40, 7, 12)),
+    *(st.integers(0, 9), st.integers(1, 9)),
+)
+def test_packed_rows_are_those_that_windows_read(length, window, stride, padding, dilation):
+    reach = (window - 1) * dilation + 1
+    assume(reach <= length + 2 * padding)
+    outputs = (length + 2 * padding - reach) // stride + 1
+    rows = read_axis(length, outputs, window, stride, padding, dilation)
+    assert rows.length <= max(length, 1)
+    assert -rows.padding + rows.stride * (outputs - 1) <= rows.length - 1 + rows.last(outputs)
+    assert -rows.padding + rows.stride * outputs > rows.length - 1 + rows.last(outputs)
+    for output in range(outputs):
+        for tap in range(window):
+            row = output * stride - padding + tap * dilation
+            packed = output * rows.stride - rows.padding + tap * rows.dilation
+            found = packed // rows.taps * rows.apart + packed % rows.taps * rows.step + rows.first
+            exists = 0 <= packed < rows.length and 0 <= found < length
+            assert exists == (0 <= row < length)
+            assert not exists or found == row
 
 
 @pytest.mark.parametrize(("channels", "unrolls"), [(3, True), (64, False)])
