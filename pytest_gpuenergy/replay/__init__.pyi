@@ -5,6 +5,7 @@ from .account.account import (
     Account as Account,
     account_for_step as account_for_step,
     gaps_key as gaps_key,
+    host_gaps_key as host_gaps_key,
     module_level as module_level,
     profiled_gpu_us as profiled_gpu_us,
     savings as savings,

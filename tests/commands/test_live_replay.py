@@ -170,7 +170,8 @@ class TestWithPyTorch:
         assert replay(run, "--cache", cache) == 0
         calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
         expected = {one["id"] for one in calls if {"0", "1"} & set(one["steps"])}
-        levels = {f"step{step}-{level}" for step in (0, 1) for level in (*LEVELS, "graph-gaps")}
+        all_levels = (*LEVELS, "graph-gaps", "eager-gaps")
+        levels = {f"step{step}-{level}" for step in (0, 1) for level in all_levels}
         assert len(measured) == len(set(measured))
         assert {key for key in measured if "-window" not in key} == expected | levels
 

@@ -230,6 +230,20 @@ class TestRecordedFigures:
         assert part["energy_mj"] == pytest.approx(795.4 - 60 * 2.4, rel=0.02)
         assert "with gaps between" in capsys.readouterr().out
 
+    @pytest.mark.slow
+    def test_gaps_between_launches_of_the_host_have_their_own_figures(self, recorded):
+        path = recorded / "results/measurements.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        eager = next(one for one in lines if replayed(one) == "step1-eager")
+        parameters = {"replays": "step1-eager-gaps", "cache": "model", "period_ns": 20_000}
+        workload = eager["workload"] | {"parameters": parameters}
+        gaps = eager | figures(0.02, 130.0) | {"workload": workload}
+        path.write_text("\n".join(map(json.dumps, [*lines, gaps])))
+        _, report = emulated(recorded, "--kernels", "c229cf67f982a")
+        found = {(one["step"], one["level"]): one["gaps_w"] for one in report["accounts"]}
+        assert found[1, "eager"] == pytest.approx(130.0, rel=0.03)
+        assert found[0, "eager"] < 110.0  # that of the emulated card after a load
+
     @pytest.mark.thorough
     @pytest.mark.parametrize(("step", "name"), [(1, "window0"), (0, "layer0")])
     def test_calls_that_were_measured_together_are_replayed_together(

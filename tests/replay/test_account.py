@@ -23,6 +23,7 @@ from pytest_gpuenergy.replay import (
     call_settings,
     extract_kernels,
     gaps_key,
+    host_gaps_key,
     module_level,
     read_calls,
     read_profile,
@@ -52,6 +53,19 @@ def test_gaps_cost_idle_power():
     assert (found.gaps_ms, found.gaps_mj) == (6.0, 300.0)
     assert found.residual_mj == pytest.approx(100.0)
     assert found.energy_error == pytest.approx(-0.05)
+
+
+def test_gaps_of_the_host_cost_the_power_of_empty_kernels_that_it_launches():
+    found = account_for_step(
+        *(0, EAGER, measurement(10.0, 2000.0), [call("a", {0: 4})]),
+        {
+            "a": measurement(1.0, 400.0),
+            host_gaps_key(0): measurement(0.5, 26.0, half_width_mj=1.0),
+        },
+        idle_w=50.0,
+        tokens=1,
+    )
+    assert (found.gaps_w, found.gaps_mj, found.gaps_mj_half_width) == (52.0, 312.0, 12.0)
 
 
 def test_energies_are_brought_to_the_temperature_of_the_step():
@@ -377,7 +391,7 @@ class TestWindows:
         of_step = replace(self.WHOLE, **whole)
         return account_for_step(0, level, of_step, calls, measured, 50.0, 1)
 
-    @pytest.mark.parametrize("level", [GRAPH, LAYERS])
+    @pytest.mark.parametrize("level", [GRAPH, LAYERS, EAGER])
     def test_what_they_take_more_than_alone_is_a_term(self, level):
         found = self.account(self.window(3.5, 420.0), level)
         assert (found.neighbours_ms, found.neighbours_mj) == (1.0, 40.0)
@@ -445,13 +459,34 @@ class TestWindows:
         found = self.layer(is_limited=False)
         assert (found.windows, found.spaced) == (("step0-window0",), ("a",))
 
-    def test_windows_tell_nothing_of_what_the_host_launches(self):
-        found = self.account(self.window(3.5, 420.0), EAGER)
-        assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
-
-    def test_the_gpu_time_of_windows_counts_for_the_host_too(self):
+    def test_of_a_window_under_the_limit_only_the_gpu_time_counts_for_the_host(self):
         found = self.account(self.window(3.5, 420.0, cap_binding=True), EAGER)
         assert found.neighbours_gpu_ms == pytest.approx(2 * 0.003)
+        assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
+        assert found.predicted_mj_half_width == pytest.approx(3 * 1.0 + 2 * 3.0)
+
+    def of_host(self, level: str, *calls: UniqueCall) -> Account:
+        """With a shorter window that only the host makes."""
+        parameters = {"replays": "step0-host-window0", "step": 0, "calls": "b", "count": 2}
+        of_host = replace(
+            self.window(2.5, 320.0),
+            workload=WorkloadInfo("model", parameters | {"host": 1}, 0, 0),
+        )
+        measured = {
+            "a": measurement(1.0, 100.0),
+            "b": measurement(2.0, 300.0),
+            "step0-window0": self.window(3.5, 420.0),
+            "step0-host-window0": of_host,
+        }
+        return account_for_step(0, level, self.WHOLE, calls or self.CALLS, measured, 50.0, 1)
+
+    def test_windows_of_the_host_come_first_where_it_launches(self):
+        found = self.of_host(EAGER)
+        assert found.windows == ("step0-host-window0",)
+        assert (found.neighbours_ms, found.neighbours_mj) == (1.0, 40.0)
+
+    def test_windows_of_the_host_tell_a_graph_nothing(self):
+        assert self.of_host(GRAPH).windows == ("step0-window0",)
 
     def test_windows_of_calls_that_the_host_does_not_make_tell_it_nothing(self):
         in_graph = GraphCalls({0: 3}, {0: 3}, (0,))

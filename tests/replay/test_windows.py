@@ -122,6 +122,7 @@ def test_whole_layers_are_measured_where_the_power_limit_slows_the_step(limited,
     restores = replace(window("step0-window0-restores"), workload=WorkloadInfo("model", {}, 0, 0))
     windows = [window("step0-window0"), restores, window("step0-layer0", layer=1)]
     windows += [window("step1-window0")]  # none of its layers is like another
+    windows += [window("step0-host-window0", host=1)]
     plan = ReplayPlan((), (), {}, lambda *_: None, None, windows=windows)
     wholes = {
         f"step{step}-{level}": measurement(1.0, 1.0, cap_binding=binding)
@@ -130,4 +131,4 @@ def test_whole_layers_are_measured_where_the_power_limit_slows_the_step(limited,
         if binding is not None
     }
     found = [item.key for item in windows_to_measure(plan, wholes)]
-    assert found == [*measured, "step1-window0"]
+    assert found == [*measured, "step1-window0", "step0-host-window0"]

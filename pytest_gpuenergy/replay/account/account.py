@@ -20,7 +20,8 @@ Links between GPUs, which exchanges wake up, take power until long after them:
     P(links) = (E(exchange and gaps) - E(exchange)) / (t(both) - t(exchange)) - P(gap)
 
 The power in gaps depends on what runs before them. In a graph it is measured within the step, with
-an empty kernel after each call; where the host launches, it is the card's power after a load.
+an empty kernel after each call; where the host launches, it is the power of empty kernels that it
+launches as often as those of the step.
 
     P(gaps) = (E(step with empty kernels) - E(step)) / (t(step with empty kernels) - t(step))
 """
@@ -51,6 +52,8 @@ GPU_US = "gpu_us"
 WINDOW_STEP, WINDOW_CALLS, WINDOW_COUNT = "step", "calls", "count"
 """The parameters of a window's workload: its step, the ids of its calls in their order, separated
 by spaces, and how often the step makes them so."""
+WINDOW_HOST = "host"
+"""The parameter of a window of calls that only the host makes in their order, which is 1."""
 WINDOW_LAYER = "layer"
 """The parameter of a window that has all calls of a layer, which is 1."""
 _SAME_CLOCK = 0.98
@@ -98,9 +101,20 @@ def gaps_key(step: int) -> str:
     return f"{step_key(step, GRAPH)}-gaps"
 
 
-def window_key(step: int, number: int, *, is_layer: bool = False) -> str:
+def host_gaps_key(step: int) -> str:
+    """Return the key of empty kernels that the host launches as often as those of a step."""
+    return f"{step_key(step, EAGER)}-gaps"
+
+
+def window_key(step: int, number: int, *, is_layer: bool = False, from_host: bool = False) -> str:
     """Return the key of successive calls that are measured together, see `Account`."""
-    return f"step{step}-{'layer' if is_layer else 'window'}{number}"
+    whose = "host-" if from_host else ""
+    return f"step{step}-{whose}{'layer' if is_layer else 'window'}{number}"
+
+
+def launches_at(calls: Sequence[UniqueCall], step: int, level: str, modules: Sequence[str]) -> int:
+    """Return how many kernels the calls of a step launch at a level."""
+    return sum(calls_at(call, step, level, modules) * len(call.launches) for call in calls)
 
 
 def is_layer_window(found: Measurement, step: int) -> bool:
@@ -285,14 +299,16 @@ class GapPower(NamedTuple):
 def gap_power(
     step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
 ) -> GapPower | None:
-    """Return the power in the gaps between the kernels of a step that is a graph.
+    """Return the power in the gaps between the kernels of a step.
 
-    It is what the step takes more with an empty kernel after each of its calls, per time that it
-    takes longer: the kernels before the gaps, and so clocks and caches, are those of the step.
+    In a graph, it is what the step takes more with an empty kernel after each of its calls, per
+    time that it takes longer: the kernels before the gaps, and so clocks and caches, are those of
+    the step. Between launches of the host, it is the power of the card while the host launches
+    empty kernels as often.
 
     Args:
         step: The number of the step.
-        level: The level of the step, see `Account`; between launches of the host, gaps are longer.
+        level: The level of the step, see `Account`.
         measured: The measurements by their keys.
         temperature_c: The temperature that energies are corrected to.
 
@@ -300,8 +316,14 @@ def gap_power(
         The power; None if it was not measured, or if the power limit slows the step, which then
         runs faster with gaps.
     """
+    if level == EAGER:
+        found = measured.get(host_gaps_key(step))
+        if found is None or not found.measured:
+            return None
+        in_gaps_mj = at_temperature_mj(found, temperature_c)
+        return GapPower(in_gaps_mj / time_ms_of(found), half_width_mj(found) / time_ms_of(found))
     plain, longer = measured.get(step_key(step, GRAPH)), measured.get(gaps_key(step))
-    if level == EAGER or plain is None or longer is None:
+    if plain is None or longer is None:
         return None
     if not (plain.measured and longer.measured) or plain.cap_binding or longer.cap_binding:
         return None
@@ -389,8 +411,8 @@ class Account(Struct, frozen=True):
             step makes them, than each alone; without the links and gaps between windows.
         neighbours_mj: What they take more energy.
         neighbours_mj_half_width: The half width of the 95 % interval of ``neighbours_mj``.
-        neighbours_gpu_ms: What they take more GPU time by the profiler; it counts in
-            ``time_error``, also where the host launches.
+        neighbours_gpu_ms: What they take more GPU time by the profiler, where the host launches
+            also in windows that the power limit slows down; it counts in ``time_error``.
         windows: The keys of the windows that were measured, each of which has calls of a layer.
         predicted_mj_half_width: The half width of the 95 % interval of ``predicted_mj``. The errors
             of all measurements add up in it, each once: those of calls alone count where a call
@@ -487,8 +509,8 @@ def neighbours(
 
     A window counts only if all its calls were measured alone, and if the power limit did not slow
     it down more than the step, unless it is a whole layer. Each call counts in one window, the
-    longest. Where the host launches, only the GPU time of those windows counts whose calls the host
-    makes, too: what the caches hold is alike there, but not what the GPU does between the calls.
+    longest. Where the host launches, those windows count whose calls the host makes, too, since the
+    caches hold the same; of one that the limit slows down, only the GPU time by the profiler does.
 
     Args:
         step: The number of the step.
@@ -500,11 +522,15 @@ def neighbours(
     """
     more_ms, more_mj, half_width, together_mj, gpu_us = 0.0, 0.0, 0.0, 0.0, 0.0
     covered: Counter[str] = Counter()
+    metered: Counter[str] = Counter()
     windows = []
+    from_host = level == EAGER
     for key, found in _longest_first(measured) if level in (GRAPH, LAYERS, EAGER) else ():
         of_window = found.workload.parameters
         count = of_window.get(WINDOW_COUNT)
         if of_window.get(WINDOW_STEP) != step or not isinstance(count, int):
+            continue
+        if WINDOW_HOST in of_window and not from_host:
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
         of_ids = Counter(ids)
@@ -515,33 +541,36 @@ def neighbours(
             continue
         is_slower = is_held_back(found, whole) and not _has_clock_of(whole, found)
         of_limit = whole.cap_binding and is_layer_window(found, step)
-        if is_slower and not of_limit and level != EAGER:
+        if is_slower and not of_limit and not from_host:
             continue
-        apart = [alone[call] for call in ids]
-        more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
-        more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))
-        together_mj += count * together.half_width_mj
-        half_width += count * sum(call.half_width_mj for call in (together, *apart))
         times_us = [profiled_gpu_us(found), *(profiled_gpu_us(measured[call]) for call in ids)]
         if None not in times_us:
             window_us, *alone_us = (time_us or 0.0 for time_us in times_us)
             gpu_us += count * (window_us - sum(alone_us))
         for call in ids:
             covered[call] += count
+        if is_slower and from_host:
+            continue
+        for call in ids:
+            metered[call] += count
+        apart = [alone[call] for call in ids]
+        more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
+        more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))
+        together_mj += count * together.half_width_mj
+        half_width += count * sum(call.half_width_mj for call in (together, *apart))
         windows.append(key)
-    if level == EAGER:
-        return Neighbours(0.0, 0.0, 0.0, gpu_us / 1e3, (), {}, 0.0)
     return Neighbours(
-        more_ms, more_mj, half_width, gpu_us / 1e3, tuple(windows), covered, together_mj
+        more_ms, more_mj, half_width, gpu_us / 1e3, tuple(windows), metered, together_mj
     )
 
 
 def _longest_first(measured: Mapping[str, Measurement]) -> list[tuple[str, Measurement]]:
-    """Return the measurements with their keys, windows of the most calls and layers first."""
+    """Return the measurements with their keys: first windows of the host, the longest, layers."""
 
-    def order(pair: tuple[str, Measurement]) -> tuple[int, bool]:
+    def order(pair: tuple[str, Measurement]) -> tuple[bool, int, bool]:
         of_window = pair[1].workload.parameters
-        return -len(str(of_window.get(WINDOW_CALLS, "")).split()), WINDOW_LAYER not in of_window
+        length = len(str(of_window.get(WINDOW_CALLS, "")).split())
+        return WINDOW_HOST not in of_window, -length, WINDOW_LAYER not in of_window
 
     return sorted(measured.items(), key=order)
 

@@ -34,6 +34,7 @@ class CallWindow:
         calls: The ids of the calls, in order.
         numbers: The numbers of the calls in each layer that makes them.
         is_layer: Whether these are all calls of a layer.
+        from_host: Whether only the host makes these calls in their order.
     """
 
     step: int
@@ -41,11 +42,12 @@ class CallWindow:
     calls: tuple[str, ...]
     numbers: Sequence[Sequence[int]]
     is_layer: bool = False
+    from_host: bool = False
 
     @property
     def key(self) -> str:
         """The key of the window's measurement."""
-        return window_key(self.step, self.number, is_layer=self.is_layer)
+        return window_key(self.step, self.number, is_layer=self.is_layer, from_host=self.from_host)
 
 
 def choose_windows(

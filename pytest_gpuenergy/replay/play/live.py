@@ -43,9 +43,11 @@ from pytest_gpuenergy.replay.play.step_capture import (
 )
 from pytest_gpuenergy.replay.play.turns import (
     CallTurns,
+    Captured,
     cold_bytes,
     gap,
     replayable_turns,
+    spaced_launches,
     window_turns,
 )
 from pytest_gpuenergy.replay.profile.capture import (
@@ -92,15 +94,13 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         try:
             with torch.inference_mode():
                 inputs = program.inputs(profile.prompt, device)
-                turns, durations_us, missing, in_graph = replayable_turns(
+                turns, durations_us, missing, runs = replayable_turns(
                     in_order, program, inputs, max(steps), device, cache, ranks
                 )
                 windows: list[tuple[CallWindow, CallTurns, float]] = []
-                if ranks.count == 1 and in_graph.of_graph == profile.graph_differs:
+                if ranks.count == 1 and runs[-1].of_graph == profile.graph_differs:
                     replayed = {call.id: call for call in chosen if call.id in turns}
-                    found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
-                    for is_layer in (False, True):  # a call is in one window of each kind
-                        alike = [window for window in found if window.is_layer == is_layer]
+                    for made_by, alike in _kinds_of_windows(runs, calls, replayed, steps):
                         try:
                             of_kind, apart = window_turns(
                                 alike,
@@ -110,7 +110,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                                 max(steps),
                                 device,
                                 cache,
-                                in_graph,
+                                made_by,
                             )
                             windows += of_kind
                             missing |= apart
@@ -199,6 +199,11 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         fused = item(change.after, group.name, functions)
                         yield PlannedChange(change, [now, fused])
 
+        def host_gaps(step: int, period_ns: int) -> Replayable:
+            own = CallTurns([spaced_launches(1e-9 * period_ns)])
+            repeat = partial(_repeater, own, device, ALONE, from_host=True)
+            return workloads.host_gaps(step, period_ns, repeat)
+
         def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
             own = replace(turns[call.id], gaps=gaps)
@@ -244,13 +249,40 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                         *(window.step, window.number, window.calls, len(window.numbers)),
                         *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
                         is_layer=window.is_layer,
+                        from_host=window.from_host,
                     ),
                     own,
                 )
             ],
+            host_gaps if ranks.count == 1 else None,
         )
 
     return plan
+
+
+def _kinds_of_windows(
+    runs: Sequence[Captured],
+    calls: Sequence[UniqueCall],
+    replayed: Mapping[str, UniqueCall],
+    steps: Sequence[int],
+) -> list[tuple[Captured, list[CallWindow]]]:
+    """Return windows with the run that makes them; a call is in one window of each kind."""
+    in_graph, from_host = runs[-1], runs[0]
+    found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
+    kinds = [
+        (in_graph, [window for window in found if window.is_layer == is_layer])
+        for is_layer in (False, True)
+    ]
+    if in_graph is not from_host:
+        ids = from_host.ids(calls, from_host=True)
+        forms = {(window.step, window.calls) for window in found}
+        only_there = [
+            replace(window, from_host=True)
+            for window in choose_windows(ids, from_host.layers, replayed, steps)
+            if not window.is_layer and (window.step, window.calls) not in forms
+        ]
+        kinds.append((from_host, only_there))
+    return kinds
 
 
 def most_energy(

@@ -30,12 +30,15 @@ from pytest_gpuenergy.replay.account.account import (
     GAP_MS,
     GRAPH,
     LAYERS,
+    WINDOW_HOST,
     WINDOW_LAYER,
     WINDOW_STEP,
     Account,
     Saving,
     account_for_step,
+    host_gaps_key,
     is_held_back,
+    launches_at,
     links_key,
     module_level,
     restores_key,
@@ -112,11 +115,11 @@ not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S, _IDLE_BRIEF_S = 3.0, 1.0
-_GAP_SHARE = 1.5
+_GAP_SHARE = 3.0
 """The time of the gaps after a call, as a multiple of the call's time.
 
-With gaps at a quarter of the power limit, a call that takes a quarter more than the limit then
-averages two thirds of it."""
+With gaps at a sixth of the power limit, a call that takes a quarter more than the limit then
+averages less than half of it, as in a step that the host launches."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,9 @@ class RankReplay:
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
         settings |= {item.key: _BRIEF for item in plan.windows if not is_layer(item)}
         settings |= {restores_key(key): own for key, own in settings.items()}
+        settings |= {item.key: _TRIFLING for item in plan.windows if is_from_host(item)}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
+        settings |= {host_gaps_key(step): _BRIEF for step in steps}
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
@@ -241,6 +246,7 @@ class RankReplay:
                 for item in chain(
                     plan.steps,
                     plan.gapped_steps,
+                    host_gaps(plan, calls, steps, group),
                     plan.calls,
                     windows_to_measure(plan, group),
                     spaced_calls(plan, calls, group),
@@ -485,21 +491,47 @@ def is_layer(window: Replayable | Measurement) -> bool:
     return WINDOW_LAYER in window.workload.parameters
 
 
+def is_from_host(window: Replayable) -> bool:
+    """Return whether only the host makes the calls of a window in their order."""
+    return WINDOW_HOST in window.workload.parameters
+
+
+def host_gaps(
+    plan: ReplayPlan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
+) -> Iterator[Replayable]:
+    """Yield empty kernels that the host launches as often as it launched those of each step."""
+    for step in steps:
+        whole = measured.get(step_key(step, EAGER))
+        launched = launches_at(calls, step, EAGER, ())
+        if plan.host_gaps is None or whole is None or whole.time_ms is None or not launched:
+            continue
+        found = plan.host_gaps(step, max(1, round(1e6 * whole.time_ms / launched)))
+        if found is not None:
+            yield found
+
+
 def windows_to_measure(
     plan: ReplayPlan, measured: Mapping[str, Measurement]
 ) -> Iterator[Replayable]:
     """Yield whole layers of the steps that the power limit slows down, parts of layers of others.
 
     A step has both if the limit slows down only its layers alone, or only the whole graph; and a
-    step without whole layers that can be replayed has its parts in any case. What restores the
-    values of a window comes with it.
+    step without whole layers that can be replayed has its parts in any case, as have all steps that
+    the host launches otherwise. What restores the values of a window comes with it.
     """
     windows = [item for item in plan.windows if window_calls(item)]
-    keys = set()
+    keys = {item.key for item in windows if is_from_host(item)}
     for step in {item.workload.parameters[WINDOW_STEP] for item in windows}:
         wholes = [measured.get(step_key(int(step), level)) for level in (GRAPH, LAYERS)]
         limited = [bool(whole.cap_binding) for whole in wholes if whole is not None]
-        of_step = [item for item in windows if item.workload.parameters[WINDOW_STEP] == step]
+        of_step = [
+            item
+            for item in windows
+            if item.workload.parameters[WINDOW_STEP] == step and not is_from_host(item)
+        ]
         layers = {item.key for item in of_step if is_layer(item)} if any(limited) else set()
         keys |= layers
         if not (layers and all(limited)):

@@ -23,10 +23,12 @@ from pytest_gpuenergy.replay.account.account import (
     LAYERS,
     RESTORES,
     WINDOW_COUNT,
+    WINDOW_HOST,
     WINDOW_LAYER,
     WINDOW_STEP,
     calls_at,
     gaps_key,
+    host_gaps_key,
     module_level,
     profiled_gpu_us,
     step_key,
@@ -111,6 +113,9 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
             ],
+            host_gaps=lambda step, _: (
+                player.host_gaps(step) if host_gaps_key(step) in recorded else None
+            ),
         )
 
     return plan
@@ -157,6 +162,7 @@ class _Player:
         return self.workloads.window(
             *(step, number, ids, counts[0], repeat, counts[1], profiled_gpu_us(found)),
             is_layer=is_layer,
+            from_host=WINDOW_HOST in of_window,
         )
 
     def with_restores(self, item: Replayable) -> list[Replayable]:
@@ -182,6 +188,12 @@ class _Player:
     def gapped_step(self, step: int, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step with empty kernels, each of which counts as a part of its call."""
         return self.workloads.gapped_step(step, self._all_calls(gaps_key(step), step, GRAPH, calls))
+
+    def host_gaps(self, step: int) -> Replayable:
+        """Return the empty kernels that the host launched for the gaps of a step."""
+        key = host_gaps_key(step)
+        period_ns = _number(self.recorded[key], "period_ns")
+        return self.workloads.host_gaps(step, period_ns, self.repeat(key, 0, 1))
 
     def _all_calls(self, key: str, step: int, level: str, calls: Sequence[UniqueCall]) -> Repeat:
         modules = self.workloads.profile.modules

@@ -21,9 +21,11 @@ from pytest_gpuenergy.replay.account.account import (
     RESTORES,
     WINDOW_CALLS,
     WINDOW_COUNT,
+    WINDOW_HOST,
     WINDOW_LAYER,
     WINDOW_STEP,
     gaps_key,
+    host_gaps_key,
     restores_key,
     step_key,
     window_key,
@@ -70,6 +72,9 @@ class ReplayPlan:
         changes: Yields changes of what takes most energy, by what has been measured; None if that
             is not available.
         windows: Successive calls of layers together, and whole layers, see `choose_windows`.
+        host_gaps: Returns empty kernels that the host launches, from the number of the step whose
+            gaps they stand for and the nanoseconds between two of them; None if that is not
+            available.
     """
 
     steps: Sequence[Replayable]
@@ -81,6 +86,7 @@ class ReplayPlan:
     gapped_steps: Sequence[Replayable] = ()
     changes: Callable[[Mapping[str, Measurement]], Iterator[PlannedChange]] | None = None
     windows: Sequence[Replayable] = ()
+    host_gaps: Callable[[int, int], Replayable | None] | None = None
 
 
 Calls = Sequence[UniqueCall]
@@ -150,6 +156,7 @@ class ReplayWorkloads:
         gpu_us: float | None,
         *,
         is_layer: bool,
+        from_host: bool = False,
     ) -> Replayable:
         """Return successive calls of a layer, or all of them, of ``count`` layers of a step."""
         details = {} if gpu_us is None else {GPU_US: gpu_us}
@@ -160,7 +167,9 @@ class ReplayWorkloads:
         }
         if is_layer:
             of_window[WINDOW_LAYER] = 1
-        key = window_key(step, number, is_layer=is_layer)
+        if from_host:
+            of_window[WINDOW_HOST] = 1
+        key = window_key(step, number, is_layer=is_layer, from_host=from_host)
         found = self._replayable(key, GRAPH, repeat, False, turns=turns, **of_window)
         return replace(found, details=details)
 
@@ -182,6 +191,10 @@ class ReplayWorkloads:
     def gap(self, repeat: Repeat) -> Replayable:
         """Return a gap alone."""
         return self._replayable(GAP, GAP, repeat)
+
+    def host_gaps(self, step: int, period_ns: int, repeat: Repeat) -> Replayable:
+        """Return an empty kernel that the host launches every ``period_ns`` nanoseconds."""
+        return self._replayable(host_gaps_key(step), EAGER, repeat, period_ns=period_ns)
 
     def step(self, step: int, level: str, repeat: Repeat) -> Replayable:
         """Return a whole step; the ways to launch it are kernels of the same workload."""

@@ -14,6 +14,7 @@ from itertools import accumulate, count, cycle
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any, TypeVar
 
 import msgspec
@@ -135,12 +136,18 @@ class Captured:
             for group in zip(*self.reuse[_form_key(call)], strict=True)
         ]
 
-    def ids(self, calls: Sequence[UniqueCall]) -> list[dict[int, str]]:
-        """Return the ids of the unique calls that each call may be, by the step that makes it."""
+    def ids(self, calls: Sequence[UniqueCall], *, from_host: bool = False) -> list[dict[int, str]]:
+        """Return the ids of the unique calls that each call may be, by the step that makes it.
+
+        Args:
+            calls: The unique calls of the profile.
+            from_host: Whether the calls are those of a step that the host launches, and not those
+                of its graph.
+        """
         by_form: dict[bytes, dict[int, str]] = {}
         for call in sorted(calls, key=lambda one: one.total_us):
             of_form = by_form.setdefault(_form_key(call), {})
-            of_form |= dict.fromkeys(call.in_graph.steps, call.id)
+            of_form |= dict.fromkeys(call.steps if from_host else call.in_graph.steps, call.id)
         return [by_form.get(_form_key(form), {}) for form in self.forms]
 
 
@@ -273,6 +280,20 @@ def cold_bytes(device: str) -> int:
     return _COLD_FACTOR * cache_bytes
 
 
+def spaced_launches(period_s: float) -> Callable[[], object]:
+    """Return a function that launches an empty kernel, ``period_s`` after the one before."""
+    due_s = 0.0
+
+    def function() -> None:
+        nonlocal due_s
+        while (now_s := perf_counter()) < due_s:
+            pass
+        due_s = now_s + period_s
+        torch.cuda._sleep(0)
+
+    return function
+
+
 def gap() -> None:
     """Keep a single thread of the GPU busy for about 20 µs."""
     torch.cuda._sleep(_GAP_CYCLES)
@@ -286,28 +307,28 @@ def replayable_turns(
     device: str,
     cache: Cache,
     ranks: Ranks,
-) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str], Captured]:
+) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str], list[Captured]]:
     """Return the turns of each call that launches the same kernels as in the profile.
 
     Returns:
         By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
-        other calls, why they cannot be replayed; and the calls of a run as it is for a graph, if
-        there was one, otherwise of another.
+        other calls, why they cannot be replayed; and the calls of a run, followed by those of a run
+        as it is for a graph, if there was one.
     """
     limit_bytes = cold_bytes(device)
     numbers = [number for call in calls for number in call.turns]
     only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
     plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
-    of_graph = plain
+    runs = [plain]
     if only_in_graph:
         with told_of_capture(True):
             of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
-        of_graph = replace(of_graph, of_graph=True)
+        runs.append(replace(of_graph, of_graph=True))
     turns: dict[str, CallTurns] = {}
     missing = {}
     for call in calls:
         own_turns = call.replayed_turns
-        captured = plain if call.turns else of_graph
+        captured = plain if call.turns else runs[-1]
         if not own_turns:
             missing[call.id] = "it was launched outside of PyTorch's operators"
         elif captured.differs(call, own_turns):
@@ -331,7 +352,7 @@ def replayable_turns(
             missing[call.id] = f"alone it launches {names}"
             del turns[call.id]
     _leave_out(calls, turns, missing, ranks)
-    return turns, durations_us, missing, of_graph
+    return turns, durations_us, missing, runs
 
 
 def window_turns(
