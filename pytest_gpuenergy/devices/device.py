@@ -269,6 +269,13 @@ class Device(ABC):
         Without any, what all kernels need is made, such as a process, before the device is used.
         """
 
+    def begin_search(self) -> None:  # noqa: B027 -- for devices with processes
+        """Start what many kernels will need, without waiting for it: call this before any.
+
+        A real GPU starts all its compilers and the context in which kernels run. Nothing may be
+        timed until a kernel has run.
+        """
+
     @abstractmethod
     def compile(self, kernel: AnyKernel) -> None:
         """Wait until ``kernel`` is compiled.
@@ -434,6 +441,17 @@ class Device(ABC):
         context, what the kernel prints is added to the list.
         """
         return None
+
+    def beside(self, count: int) -> AbstractContextManager[Sequence[Device]]:  # noqa: ARG002 -- for devices with processes
+        """Return devices of this GPU that run kernels at the same time, for what is not timed.
+
+        Those of a real GPU have processes of their own, which end with the context. An emulated
+        GPU returns itself alone.
+
+        Args:
+            count: the largest number of devices.
+        """
+        return nullcontext((self,))
 
     def twin(self) -> AbstractContextManager[Device]:
         """Return a device whose figures do not depend on what this device has run, if possible.

@@ -259,6 +259,11 @@ class WorkerPool:
         finally:
             self._idle.put(worker)
 
+    def start(self) -> None:
+        """Have all children create their objects, without waiting for them. No call may run yet."""
+        for worker in self._workers:
+            worker.start()
+
     def close(self) -> None:
         """Kill the children and never start others. Idempotent."""
         for worker in self._workers:

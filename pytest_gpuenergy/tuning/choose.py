@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
 
 from msgspec.structs import replace
 
 from pytest_gpuenergy.engine import Typical, cost_ms
-from pytest_gpuenergy.kernels import Origin
+from pytest_gpuenergy.kernels import Kernel, Origin
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import InputError, KernelFault
 from pytest_gpuenergy.tuning.raw_log import TRIALS_FILE, RawLog, Trial
 from pytest_gpuenergy.tuning.records import BANDS, Band, Measured
 from pytest_gpuenergy.tuning.search_space import RecipeForm, SearchSpace
-from pytest_gpuenergy.tuning.tuning_gpus import TuningGpus
+from pytest_gpuenergy.tuning.tuning_gpus import Confirmed, TuningGpus
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,8 @@ class Chooser:
             if not fresh:
                 break
             tell(f"{name}: verifying {len(fresh)} chosen kernels")
-            for index in fresh:
-                if stop.is_set():
-                    raise KeyboardInterrupt
-                if problem := self._check(index):
+            for index, outcome in self._outcomes(fresh, stop):
+                if problem := self._note(index, outcome):
                     tell(f"{name}: replacing {problem}")
         if not picks:
             raise InputError(
@@ -142,26 +141,46 @@ class Chooser:
             for index, pick in zip(indices, picks, strict=True)
         ]
 
-    def _check(self, index: int) -> str | None:
-        """Confirm a kernel. Return why it must be replaced, or None if it is right."""
+    def _outcomes(self, indices: Sequence[int], stop: Event) -> Iterator[tuple[int, Confirmed]]:
+        """Confirm kernels, and yield what was found of each as soon as it is.
+
+        Raises:
+            KeyboardInterrupt: ``stop`` was set.
+        """
+        kernels = dict[int, Kernel]()
+        origin = Origin(self._space.form.tuner)
+        for index in indices:
+            try:
+                kernel = self._space.kernel(self._log.recipes[index])
+            except KernelFault as fault:
+                yield index, fault
+            else:
+                kernels[index] = dataclasses.replace(kernel, origin=origin)
+        outcomes = self._gpus.confirm_all(
+            [*kernels.values()], self._space.workload, energy=self._settings.energy
+        )
+        with closing(outcomes):
+            for index in kernels:
+                if stop.is_set():
+                    raise KeyboardInterrupt
+                yield index, next(outcomes)
+
+    def _note(self, index: int, outcome: Confirmed) -> str | None:
+        """Note what was found; return why the kernel must be replaced, or None if it is right."""
         trial = self._log.trials[index]
-        try:
-            kernel = self._space.kernel(self._log.recipes[index])
-            named = dataclasses.replace(kernel, origin=Origin(self._space.form.tuner))
-            measured = self._gpus.confirm(named, self._space.workload, energy=self._settings.energy)
-        except KernelFault as fault:
-            self._wrong[index] = f"{(trial.digest or '')[:12]}: {fault.outcome}: {fault}"
-            self._log.amend(replace(trial, outcome=fault.outcome, message=str(fault)))
+        if isinstance(outcome, KernelFault):
+            self._wrong[index] = f"{(trial.digest or '')[:12]}: {outcome.outcome}: {outcome}"
+            self._log.amend(replace(trial, outcome=outcome.outcome, message=str(outcome)))
             return self._wrong[index]
-        self._right[index] = measured
-        if measured is not None:
-            slowdown = measured.time_ms / (trial.time_ms or measured.time_ms)
-            self._typical = self._typical or Typical(measured.power_w, slowdown)
+        self._right[index] = outcome
+        if outcome is not None:
+            slowdown = outcome.time_ms / (trial.time_ms or outcome.time_ms)
+            self._typical = self._typical or Typical(outcome.power_w, slowdown)
             precise = replace(
                 trial,
-                time_ms=measured.time_ms,
-                sustained_ms=measured.time_ms,
-                power_w=measured.power_w,
+                time_ms=outcome.time_ms,
+                sustained_ms=outcome.time_ms,
+                power_w=outcome.power_w,
             )
             self._costs[index] = cost_ms(self._settings.objective, precise, self._typical)
         return None

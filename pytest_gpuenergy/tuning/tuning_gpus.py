@@ -6,10 +6,14 @@ of its own, so that its figures do not depend on what ran before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Literal, Protocol
 
@@ -32,9 +36,17 @@ from pytest_gpuenergy.engine import (
     verify_timed,
 )
 from pytest_gpuenergy.kernels import Job, Kernel
-from pytest_gpuenergy.support import DeviceError, KernelFault
+from pytest_gpuenergy.support import DeviceError, KernelFault, Outcome
 from pytest_gpuenergy.tuning.records import Measured
 from pytest_gpuenergy.workloads import Workload
+
+Confirmed = Measured | KernelFault | None
+"""The figures of a kernel that is right, None if it has none, or what is wrong with a kernel."""
+
+_TOGETHER = 8
+"""The most kernels that are verified at the same time."""
+_TOGETHER_BYTES = 1 << 30
+"""The most bytes of all their tensors. Verifying takes several copies of these."""
 
 
 class Confirm(Protocol):
@@ -114,6 +126,52 @@ class TuningGpus:
         confirms = tuple(StationConfirmer(station, tell) for station in gpus.stations)
         return cls(gpus.devices, confirms, gpus.team)
 
+    def begin(self) -> None:
+        """Start what the first candidates will need, while a search space is made."""
+        if self._is_alone:
+            self.devices[0].begin_search()
+
+    def confirm_all(
+        self, kernels: Sequence[Kernel], workload: Workload, *, energy: bool
+    ) -> Generator[Confirmed]:
+        """Confirm kernels, and yield what was found of each, in their order.
+
+        If their energy is not measured, a GPU of this process verifies several at the same time.
+
+        Raises:
+            DeviceError: the GPU cannot be used.
+        """
+        nbytes = sum(tensor.nbytes for tensor in workload.tensors)
+        count = min(_TOGETHER, len(kernels), _TOGETHER_BYTES // max(1, nbytes))
+        if energy or not self._is_alone:
+            count = 1
+        with self.devices[0].beside(min(count, len(os.sched_getaffinity(0)))) as devices:
+            if len(devices) < 2:
+                for kernel in kernels:
+                    yield _outcome(self.confirm, kernel, workload, energy=energy)
+                return
+            idle = SimpleQueue[Device]()
+            for device in devices:
+                idle.put(device)
+            resting = nullcontext() if self.team is None else self.team.first.resting()
+            pool = ThreadPoolExecutor(len(devices), "verify-kept")
+            try:
+                with resting:
+                    pending = [pool.submit(_verified, kernel, workload, idle) for kernel in kernels]
+                    for kernel, future in zip(kernels, pending, strict=True):
+                        found = future.result()
+                        if found is not None and found.outcome in _MAY_BE_OTHERS:
+                            yield _outcome(self.confirms[0], kernel, workload, energy=energy)
+                        else:
+                            yield found
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether there is one GPU, which this process can use."""
+        return len(self.devices) == 1 and not self.remote
+
     def confirm(self, kernel: Kernel, workload: Workload, *, energy: bool) -> Measured | None:
         """Confirm a kernel on the first GPU that is in use, so that all have the same one.
 
@@ -134,6 +192,31 @@ class TuningGpus:
                     if losses > 1:
                         raise KernelFault("runtime", lost_twice(error)) from None
                     self.team.lose(member, error)
+
+
+_MAY_BE_OTHERS = frozenset[Outcome]({"constraints", "timeout"})
+"""The faults that other kernels on the GPU may cause, which take memory and time."""
+
+
+def _outcome(confirm: Confirm, kernel: Kernel, workload: Workload, *, energy: bool) -> Confirmed:
+    """Confirm a kernel, and return what was found of it."""
+    try:
+        return confirm(kernel, workload, energy=energy)
+    except KernelFault as fault:
+        return fault
+
+
+def _verified(kernel: Kernel, workload: Workload, idle: SimpleQueue[Device]) -> KernelFault | None:
+    """Verify a kernel on an idle device; return what is wrong with it."""
+    device = idle.get()
+    try:
+        verify_timed(device, kernel, workload)
+    except KernelFault as fault:
+        check_responds(device, fault)
+        return fault
+    finally:
+        idle.put(device)
+    return None
 
 
 @dataclass(frozen=True)

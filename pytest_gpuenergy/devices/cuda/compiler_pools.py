@@ -31,6 +31,10 @@ class CompilerPools:
         self._pools: dict[type[Any], Any] = {}
         self._starting = Lock()  # another thread may ask for a listing
 
+    def begin(self) -> None:
+        """Start all processes that compile CUDA text, unless one has been used already."""
+        self._nvrtc.begin()
+
     def submit(self, kernel: AnyKernel) -> Future[Binary] | None:
         """Start compiling; return None for a kernel that the worker prepares itself."""
         if isinstance(kernel, Kernel):

@@ -59,6 +59,12 @@ class Compilers(ABC, Generic[_Source, _Compiled]):
         self._pending: dict[object, Future[_Compiled]] = {}
         self._lock = Lock()
 
+    def begin(self) -> None:
+        """Start all child processes, without waiting for them; before the first source only."""
+        with self._lock:
+            if not self._pending:
+                self._workers.start()
+
     def submit(self, source: _Source) -> Future[_Compiled]:
         """Start compiling; the future holds the result or the KernelFault."""
         key = self._key(source)

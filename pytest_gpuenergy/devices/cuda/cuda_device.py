@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import cached_property
 from importlib.util import find_spec
 from threading import Thread
@@ -102,7 +103,7 @@ class CudaDevice(Device):
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._with_context: int | None = None  # process ID of the worker that has a context
-        self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
+        self._arrays = self._new_arrays()
 
     def refusal(self, kernel: AnyKernel) -> str | None:
         if isinstance(kernel, CudaProgram) and find_nvcc() is None:
@@ -129,6 +130,11 @@ class CudaDevice(Device):
         for kernel in kernels:
             if not self.refusal(kernel):
                 self._compilers.submit(kernel)
+
+    def begin_search(self) -> None:
+        self._compilers.begin()
+        self.prepare(())
+        self.begin_context()
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
@@ -236,6 +242,19 @@ class CudaDevice(Device):
         if modules:
             self._call(_IMPORTS_S, "prepare", tuple(modules))
 
+    @contextmanager
+    def beside(self, count: int) -> Iterator[Sequence[Device]]:
+        if not self._shares_memory or count < 2:
+            yield (self,)
+            return
+        others = [self._other() for _ in range(count)]
+        try:
+            yield others
+        finally:
+            for other in others:
+                other._worker.kill()
+                other._next_worker.kill()
+
     @property
     def arrays(self) -> DeviceArrays | None:
         """The device's arrays; None in an exclusive mode, which allows only one context."""
@@ -311,6 +330,20 @@ class CudaDevice(Device):
             # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
             environment={"CUDA_VISIBLE_DEVICES": self.uuid},
         )
+
+    def _other(self) -> CudaDevice:
+        """Return a device of the same GPU with the same compilers, but its own processes."""
+        other = copy(self)
+        other._worker, other._next_worker = other._new_worker(), other._new_worker()
+        other._next_heater, other._with_context = None, None
+        other._worker_imports = other._next_imports = frozenset()
+        other._worker_has_repeated = False
+        other._arrays = other._new_arrays()
+        other._worker.start()
+        return other
+
+    def _new_arrays(self) -> CupyArrays:
+        return CupyArrays(self.ordinal, self._can_open, lambda: self._array_kernels)
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)
