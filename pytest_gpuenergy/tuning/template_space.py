@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -197,8 +196,6 @@ class ParameterSpace(Generic[W]):
     def propose(self, folder: Path, known: Callable[[], Sequence[Feedback]]) -> TemplateProposer[W]:
         """Start with the most promising parameters that are not known already."""
         del folder  # a proposer has no files
-        # On an emulated GPU, the processors that would compile ahead are those that run kernels.
-        processors = 0 if self.device.emulated else len(os.sched_getaffinity(0))
         proposer = TemplateProposer(
             self.workload,
             self.parameters,
@@ -207,7 +204,8 @@ class ParameterSpace(Generic[W]):
             self.first,
             self.at_once,
             self.effect_sd,
-            compiled_ahead=min(processors, _MAX_AHEAD),
+            # On an emulated GPU, the processors that would compile are those that run kernels.
+            ahead=0 if self.device.emulated else _AHEAD,
         )
         proposer.learn(known())
         return proposer
@@ -252,8 +250,9 @@ if TYPE_CHECKING:
     _Numbers = npt.NDArray[np.float64]
 
 _MAX_BATCH = 32
-_MAX_AHEAD = 16
-"""As many kernels as are compiled at the same time, see `CompilerPools`."""
+_AHEAD = 12
+"""The number of kernels that are compiled while those of a batch are timed, each for a twelfth of
+the time that it takes to compile one."""
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""
@@ -279,8 +278,8 @@ class TemplateProposer(Generic[W]):
         at_once: the number of candidates in a batch while little is known.
         effect_sd: the standard deviation of the effect of one choice on the logarithm of the cost,
             before anything is known.
-        compiled_ahead: the most kernels to compile beyond those of a batch while it is timed,
-            because they will probably be the next. What is tried does not depend on it.
+        ahead: the number of candidates to choose and prepare beyond those of a batch. They are the
+            next ones, so that a choice knows that many costs fewer.
     """
 
     processes = 1
@@ -294,16 +293,18 @@ class TemplateProposer(Generic[W]):
         first: Sequence[TemplateParameters[W]] = (),
         at_once: int = 4,
         effect_sd: float = 0.2,
-        compiled_ahead: int = 0,
+        ahead: int = 0,
     ) -> None:
         self._workload = workload
         self._space = space
         self._prepare = prepare
-        self._compiled_ahead = compiled_ahead
+        self._ahead = ahead
         self._at_once = at_once
-        self._place = {recipe_of(parameters): place for place, parameters in enumerate(space)}
+        self._places: dict[str, int] = {}
+        """The places of the recipes of which costs may be learned."""
         self._left = set(range(len(space)))
-        self._first = [self._place[recipe_of(parameters)] for parameters in first]
+        self._first = [space.index(parameters) for parameters in first]
+        self._chosen: deque[Candidate] = deque()
         self._model = _Effects(
             [parameters.choices(workload) for parameters in space],
             expected,
@@ -313,37 +314,37 @@ class TemplateProposer(Generic[W]):
     def take(self, wanted: int, stop: Event) -> list[Candidate]:
         """Return the most promising parameters that were not taken before."""
         del stop  # they are made at once
-        known = len(self._space) - len(self._left)
-        batch = min(max(self._at_once, known // _SHARE), _MAX_BATCH)
-        chosen = [place for place in self._first if place in self._left][:wanted]
-        self._left.difference_update(chosen)
-        count = max(0, min(wanted, batch) - len(chosen))
-        ahead = min(self._compiled_ahead, wanted - len(chosen) - count)
-        # The first of more are the same, because one is chosen after another.
-        ranked = self._model.best(self._left, count + ahead)
-        best, foreseen = ranked[:count], ranked[count:]
-        self._left.difference_update(best)
-        chosen += best
-        candidates = []
-        for parameters in (self._space[place] for place in chosen):
-            recipe = recipe_of(parameters)
+        known = len(self._space) - len(self._left) - len(self._chosen)
+        first = [place for place in self._first if place in self._left]
+        batch = max(len(first), min(max(self._at_once, known // _SHARE), _MAX_BATCH))
+        more = min(batch + self._ahead, wanted) - len(self._chosen)
+        self._choose(first[: max(0, more)])
+        if (more := more - len(first)) > 0:
+            self._choose(self._model.best(self._left, more))
+        return [self._chosen.popleft() for _ in range(min(batch, wanted, len(self._chosen)))]
+
+    def _choose(self, places: Sequence[int]) -> None:
+        """Make the candidates of ``places`` the last of those that are chosen."""
+        self._left.difference_update(places)
+        for place in places:
+            recipe = recipe_of(self._space[place])
+            self._places[recipe] = place
             try:
-                kernel = parameters.kernel(self._workload)
+                kernel = self._space[place].kernel(self._workload)
             except InputError as error:
-                candidates.append(Candidate(recipe, KernelFault("compile", str(error))))
+                self._chosen.append(Candidate(recipe, KernelFault("compile", str(error))))
             else:
                 self._prepare(kernel)
-                candidates.append(Candidate(recipe, kernel))
-        for place in foreseen:
-            with suppress(InputError):
-                self._prepare(self._space[place].kernel(self._workload))
-        return candidates
+                self._chosen.append(Candidate(recipe, kernel))
 
     def learn(self, feedback: Sequence[Feedback]) -> None:
         """Learn from costs, and from which kernels fail."""
+        if any(untimed(trial.recipe) not in self._places for trial in feedback):
+            # Of an earlier search; a folder of another card may have recipes of no place.
+            self._places = {recipe_of(one): place for place, one in enumerate(self._space)}
         for trial in feedback:
-            place = self._place.get(untimed(trial.recipe))
-            if place is not None:  # a folder of another card may have other recipes
+            place = self._places.get(untimed(trial.recipe))
+            if place is not None:
                 self._left.discard(place)
                 self._model.learn(place, trial.cost_s)
 
