@@ -278,8 +278,9 @@ class TemplateProposer(Generic[W]):
         at_once: the number of candidates in a batch while little is known.
         effect_sd: the standard deviation of the effect of one choice on the logarithm of the cost,
             before anything is known.
-        ahead: the number of candidates to choose and prepare beyond those of a batch. They are the
-            next ones, so that a choice knows that many costs fewer.
+        ahead: the largest number of candidates to choose and prepare beyond those of a batch, at
+            most a quarter of those still wanted. They are the next ones, so that a choice knows
+            that many costs fewer.
     """
 
     processes = 1
@@ -317,7 +318,8 @@ class TemplateProposer(Generic[W]):
         known = len(self._space) - len(self._left) - len(self._chosen)
         first = [place for place in self._first if place in self._left]
         batch = max(len(first), min(max(self._at_once, known // _SHARE), _MAX_BATCH))
-        more = min(batch + self._ahead, wanted) - len(self._chosen)
+        ahead = min(self._ahead, wanted // _SHARE)
+        more = min(batch + ahead, wanted) - len(self._chosen)
         self._choose(first[: max(0, more)])
         if (more := more - len(first)) > 0:
             self._choose(self._model.best(self._left, more))
