@@ -12,6 +12,7 @@ from .meter import (
     MIN_PAUSE_S as MIN_PAUSE_S,
     Announce as Announce,
     EnergyMeter as EnergyMeter,
+    LoadEndedError as LoadEndedError,
     Preheat as Preheat,
 )
 from .power_log import (

@@ -65,6 +65,22 @@ within a kelvin (docs/notes/temperature.md)."""
 _NEWS_S = 1.0
 """The time after which a heat-up announces how much longer it may last, once."""
 
+_GLANCE_S = 0.1
+"""The time after the start of a load from which its power is shown to who may end it."""
+
+
+class LoadEndedError(Exception):
+    """A load was ended while it heated up, because nobody needs to know more; see `power_w`.
+
+    Attributes:
+        power_w: the power that it drew in its last moments.
+    """
+
+    def __init__(self, power_w: float) -> None:
+        super().__init__(f"ended at {power_w:.0f} W")
+        self.power_w = power_w
+
+
 Announce = Callable[[float], object]
 """A function that is called once in a heat-up with the seconds that it may still last."""
 
@@ -184,15 +200,23 @@ class EnergyMeter:
             self._warmth.finish(source.times_s(edges)[0])
             self._ended_s, self._has_run = now_s(), True
 
-    def measure(self, repeater: Repeater, settings: MeterSettings | None = None) -> Reading:
+    def measure(
+        self,
+        repeater: Repeater,
+        settings: MeterSettings | None = None,
+        is_enough: Callable[[float], bool] | None = None,
+    ) -> Reading:
         """Run ``repeater``, heat up until the power is steady, and measure until it is precise.
 
         Args:
             repeater: what is run.
             settings: the settings of this measurement, by default those of the meter. With a
                 ``preheat_s`` of 0 its heat-up is not extended.
+            is_enough: asked during the heat-up with the mean power of the last 0.2 s, in W, which
+                may be some per cent off. If it returns true, the load ends.
 
         Raises:
+            LoadEndedError: ``is_enough`` has returned true.
             KernelFault: a launch failed or hung.
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
@@ -200,7 +224,8 @@ class EnergyMeter:
         self.end_heating()
         settings = settings or self._settings
         while True:
-            reading = evaluate(self._observe(repeater, settings), self.source, settings)
+            seen = self._observe(repeater, settings, is_enough)
+            reading = evaluate(seen, self.source, settings)
             launches = sum(trial.launches for trial in reading.trials)
             if launches >= settings.min_launches:
                 return reading
@@ -212,7 +237,12 @@ class EnergyMeter:
                 settings, min_measure_s=least_s, max_measure_s=max(least_s, settings.max_measure_s)
             )
 
-    def _observe(self, repeater: Repeater, settings: MeterSettings) -> Observation:
+    def _observe(
+        self,
+        repeater: Repeater,
+        settings: MeterSettings,
+        is_enough: Callable[[float], bool] | None,
+    ) -> Observation:
         began_s = perf_counter()
         start, source = read_conditions(self._device), self.source
         before_w = self._history.mean_w()
@@ -222,12 +252,18 @@ class EnergyMeter:
         start_s = self._device.clock.now_s()
         steadiness = Steadiness(source, settings, start_s)
         try:
-            warm = self._warm_up(steadiness, before_w)
+            warm = self._warm_up(steadiness, before_w, is_enough)
             begin = read_conditions(self._device)
             heat_wall_s = perf_counter() - began_s
             edges, meanwhile = self._run_trials(steadiness, warm)
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
+        except LoadEndedError:
+            repeater.stop()
+            self._history.note()
+            self._ended_s, self._has_run = self._device.clock.now_s(), True
+            self._warmth.finish(())
+            raise
         except BaseException:
             repeater.stop()
             raise
@@ -254,7 +290,12 @@ class EnergyMeter:
             heat_wall_s=heat_wall_s,
         )
 
-    def _warm_up(self, steadiness: Steadiness, before_w: float | None) -> list[Edge]:
+    def _warm_up(
+        self,
+        steadiness: Steadiness,
+        before_w: float | None,
+        is_enough: Callable[[float], bool] | None,
+    ) -> list[Edge]:
         source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
         edges = [source.probe()]
@@ -271,6 +312,11 @@ class EnergyMeter:
             now_s = clock.now_s()
             if read_throttle_state(self._device).by_power_limit:
                 limited_s = now_s
+            if is_enough is not None and len(edges) > 2 and edges[-3].time_s - begin_s >= _GLANCE_S:
+                power_w = (edges[-1].energy_mj - edges[-3].energy_mj) / 1e3
+                power_w /= edges[-1].time_s - edges[-3].time_s
+                if is_enough(power_w):
+                    raise LoadEndedError(power_w)
             # At the limit the power swings for seconds, about a mean that is steady.
             swings = now_s - limited_s <= SWING_S
             long_enough = now_s - begin_s >= steadiness.warmup_s

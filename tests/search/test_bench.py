@@ -130,6 +130,31 @@ def test_a_slow_variant_has_an_assumed_power(tmp_path):
     assert fast.cost == fast.edp_mj_ms
 
 
+@pytest.mark.slow
+def test_a_variant_that_costs_more_than_the_best_is_measured_for_a_moment_only(tmp_path):
+    spec = read_spec(write(tmp_path))
+    with EmulatedDevice() as device:
+        bench = SearchBench(spec, device, Metric.EDP)
+        whole = bench.evaluate(spec.baseline)
+        best = whole.cost or 0.0
+        worse = bench.evaluate(spec.baseline, PowerCutoff(1e6, 321.0, 0.9 * best))
+        equal = bench.evaluate(spec.baseline, PowerCutoff(1e6, 321.0, best))
+    assert (worse.outcome, worse.power_w, worse.energy_mj) == ("correct", None, None)
+    assert worse.assumed_power_w == pytest.approx(whole.power_w, rel=0.05)
+    assert worse.time_ms == worse.burst_time_ms
+    assert worse.cost is not None
+    assert worse.cost > best * 0.9
+    assert "verify again" in worse.steps_s
+    assert equal.cost == equal.edp_mj_ms == pytest.approx(best, rel=0.02)
+
+
+@given(st.floats(0.5, 2.0), st.floats(50, 700), NEEDING_POWER)
+def test_no_variant_is_given_up_that_may_cost_less_than_the_best(time_ms, power_w, metric):
+    cutoff = PowerCutoff(1e6, 321.0, cost_of(metric, 1.0, 300.0))
+    cost = cost_of(metric, time_ms, power_w)
+    assert not cutoff.is_passed(time_ms, power_w, metric) or cost > 1.03 * cutoff.cost
+
+
 LOW_W = 100.0
 """A limit under which the kernel takes a third longer."""
 

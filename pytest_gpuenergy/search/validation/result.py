@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Literal
@@ -33,8 +34,8 @@ class Result(Struct, frozen=True, kw_only=True):
         burst_time_ms: the time of one launch in the first moments, when no power limit slows the
             card yet. It decides whether the power is measured.
         power_w: the mean power while the kernel ran, if the objective needs it.
-        assumed_power_w: the power that is assumed if it was not measured because the variant is too
-            slow to be the best, see `PowerCutoff`.
+        assumed_power_w: the power that is assumed because the variant cannot be the best, see
+            `PowerCutoff`. Its time is then that of the first moments.
         energy_mj: the energy of one launch, if its power was measured.
         cap_binding: whether the power limit slowed the card meanwhile; None if that was not
             measured.
@@ -190,17 +191,37 @@ class VariantGain(Struct, frozen=True, kw_only=True):
     turns: tuple[TurnFigures, ...] = ()
 
 
+_WORSE = 1.04
+"""How much more than the best a variant must cost, by the first 0.4 s of its load, to be given up.
+
+The power is then a few per cent off, and the time is the least one, that of the first moments.
+"""
+
+
 class PowerCutoff(Struct, frozen=True):
-    """The time beyond which the power of a variant is not measured, because it cannot be the best.
+    """When the power of a variant is not measured, because it cannot be the best.
 
     Attributes:
         time_ms: the time of one launch in the first moments (`Result.burst_time_ms`), which are the
-            fastest.
-        power_w: the power that is assumed for a variant that takes longer.
+            fastest. The power of a variant that takes longer is not measured at all.
+        power_w: the power that is assumed for such a variant.
+        cost: the objective of the best.
     """
 
     time_ms: float
     power_w: float
+    cost: float = math.inf
+
+    def is_passed(self, time_ms: float, power_w: float, objective: Metric) -> bool:
+        """Return whether a variant certainly costs more than the best.
+
+        Args:
+            time_ms: the time of one launch in the first moments.
+            power_w: about the power that the variant draws.
+            objective: the metric that the search minimizes.
+        """
+        exponent = 2 if objective == Metric.EDP else 1
+        return power_w * time_ms**exponent > _WORSE * self.cost
 
 
 def power_cutoff(nodes: Sequence[SearchNode], objective: Metric) -> PowerCutoff | None:
@@ -229,4 +250,4 @@ def power_cutoff(nodes: Sequence[SearchNode], objective: Metric) -> PowerCutoff 
     best = min(cost for cost, _ in correct)
     powers_w = [power_w for _, power_w in correct]
     longest_ms = (best / (_LEAST_POWER_SHARE * min(powers_w))) ** (1 / exponent)
-    return PowerCutoff(longest_ms, median(powers_w))
+    return PowerCutoff(longest_ms, median(powers_w), best)
