@@ -93,6 +93,7 @@ from .team import (
     lost_twice as lost_twice,
 )
 from .verification import (
+    CASES_AT_ONCE as CASES_AT_ONCE,
     seeded_check as seeded_check,
     verify_on_device as verify_on_device,
 )

@@ -102,6 +102,7 @@ class CudaDevice(Device):
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
+        self._worker_is_unused = True
         self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = self._new_arrays()
 
@@ -237,9 +238,11 @@ class CudaDevice(Device):
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         self._forgo_imports(modules)
-        self._renew_worker()
+        if modules or not self._worker_is_unused:
+            self._renew_worker()
         self._ready_next_worker(modules)  # as in `repeat`
         if modules:
+            self._worker_is_unused = False
             self._call(_IMPORTS_S, "prepare", tuple(modules))
 
     @contextmanager
@@ -337,7 +340,7 @@ class CudaDevice(Device):
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
         other._worker_imports = other._next_imports = frozenset()
-        other._worker_has_repeated = False
+        other._worker_has_repeated, other._worker_is_unused = False, True
         other._arrays = other._new_arrays()
         other._worker.start()
         return other
@@ -388,6 +391,7 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
         self._worker_has_repeated = False
+        self._worker_is_unused = not self._worker_imports
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
@@ -395,6 +399,7 @@ class CudaDevice(Device):
             return self._call(timeout_s, method, *arguments)
         finally:
             self._with_context = self._worker.pid
+            self._worker_is_unused = False
 
     def _relaunched(self, timeout_s: float, once: bool, number: int = 0) -> Iterator[int]:
         """Relaunch in the worker, see `Relaunching.relaunch`; ``number`` counts single launches."""

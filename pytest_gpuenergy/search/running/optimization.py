@@ -164,6 +164,7 @@ def create_evaluator(
     """Return the evaluator of a spec's states on the claimed GPUs."""
     benches = tuple(SearchBench(spec, device, objective, seed) for device in gpus.devices)
     if len(benches) == 1:
+        gpus.devices[0].prepare(())
         return OwnProcess(benches[0])
     for device in gpus.devices:
         device.renew()  # so that no process of this one keeps a context on the GPU

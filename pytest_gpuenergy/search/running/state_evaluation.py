@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from pytest_gpuenergy.control import enforced_setpoint
 from pytest_gpuenergy.devices import Device, KernelRepeater
 from pytest_gpuenergy.energy import SW_POWER_CAP, EnergyMeter, LoadEndedError, check_responds
 from pytest_gpuenergy.engine import (
+    CASES_AT_ONCE,
     DURATION_S,
     QUICK,
     TIMEOUT_S,
@@ -96,8 +98,25 @@ class SearchBench:
             DeviceError: the device does not respond.
             InputError: the reference cannot be computed.
         """
+        if state.id == self.spec.baseline.id:
+            self._begin_references()
         with self.device.twin() as device:
             return _StateEvaluation(self, device, state).run(limit)
+
+    def _begin_references(self) -> None:
+        """Begin to compute on a real GPU, in the background, what the baseline is verified by.
+
+        It is timed only after that. Errors are raised where the references are needed.
+        """
+        arrays = self.device.arrays
+        if arrays is None or not self.spec.reference:
+            return
+        pool = ThreadPoolExecutor(CASES_AT_ONCE, "references")
+        for sizes in self.spec.sizes:
+            workload = self.workload(sizes, self.device)
+            for drawing in drawings_of(self.hidden.seeds(workload.name), workload):
+                pool.submit(self.hidden.cases.case_of, workload, drawing, arrays)
+        pool.shutdown(wait=False)
 
     def verify_afresh(self, state: State) -> str:
         """Verify a state once more, on inputs on which no variant was verified.

@@ -127,6 +127,33 @@ def test_a_renewed_device_gives_the_next_kernel_a_process_of_its_own(device):
     assert measure(device, apart=False) != before
 
 
+def test_a_process_in_which_no_kernel_has_run_is_kept(device):
+    device.prepare(())
+    device.renew()
+    assert measure(device, apart=False) == 1
+
+
+def test_devices_beside_have_processes_of_their_own_that_end(device, workers):
+    first = measure(device, apart=False)
+    with device.beside(3) as devices:
+        numbers = [measure(other, apart=False) for other in devices]
+        assert len({first, *numbers}) == 4
+        assert measure(devices[0], apart=False) == numbers[0]
+    assert {one.pid for one in workers} & set(numbers) == set()
+    assert measure(device, apart=False) == first
+
+
+def test_one_device_at_a_time_needs_no_other(device):
+    with device.beside(1) as devices:
+        assert tuple(devices) == (device,)
+
+
+def test_no_device_is_beside_one_of_which_only_one_process_may_have_a_context(device):
+    device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
+    with device.beside(4) as devices:
+        assert tuple(devices) == (device,)
+
+
 def test_the_process_after_the_next_kernels_has_its_imports_ahead(device, workers):
     device.renew(("triton", "torch"))
     assert workers[1].calls == [(workers[1].pid, "prepare")]
