@@ -1,4 +1,5 @@
 from .children import (
+    StartedChild as StartedChild,
     run_captured as run_captured,
     run_child as run_child,
     run_together as run_together,
