@@ -104,7 +104,7 @@ class CudaDevice(Device):
         self._worker_has_repeated = False
         self._worker_is_unused = True
         self._with_context: int | None = None  # process ID of the worker that has a context
-        self._arrays = self._new_arrays()
+        self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
         if isinstance(kernel, CudaProgram) and find_nvcc() is None:
@@ -335,18 +335,14 @@ class CudaDevice(Device):
         )
 
     def _other(self) -> CudaDevice:
-        """Return a device of the same GPU with the same compilers, but its own processes."""
+        """Return a device with this one's compilers and arrays, but with processes of its own."""
         other = copy(self)
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
         other._worker_imports = other._next_imports = frozenset()
         other._worker_has_repeated, other._worker_is_unused = False, True
-        other._arrays = other._new_arrays()
         other._worker.start()
         return other
-
-    def _new_arrays(self) -> CupyArrays:
-        return CupyArrays(self.ordinal, self._can_open, lambda: self._array_kernels)
 
     def _compiled(self, job: Job, arenas: Mapping[str, Arena]) -> Binary | None:
         job.kernel.check_arguments(arenas, job.scalars)
