@@ -368,16 +368,19 @@ class _Effects:
     ) -> None:
         import numpy as np
 
-        pairs = sorted({pair for parameters in choices for pair in parameters.items()}, key=repr)
-        column = {pair: number for number, pair in enumerate(pairs, start=1)}
-        self._rows = np.zeros((len(choices), len(pairs) + 1))
-        self._rows[:, 0] = 1
+        columns: dict[tuple[str, Any], int] = {}
+        places, numbers = list[int](), list[int]()
         for place, parameters in enumerate(choices):
-            self._rows[place, [column[pair] for pair in parameters.items()]] = 1
+            for pair in parameters.items():
+                places.append(place)
+                numbers.append(columns.setdefault(pair, len(columns) + 1))
+        self._rows = np.zeros((len(choices), len(columns) + 1))
+        self._rows[:, 0] = 1
+        self._rows[places, numbers] = 1
         self._expected = np.log(expected)
-        prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(pairs)])
+        prior_sd = np.array([_COMMON_SD, *[effect_sd] * len(columns)])
         self._covariance = np.diag(prior_sd**2)
-        self._mean = np.zeros(len(pairs) + 1)
+        self._mean = np.zeros(len(columns) + 1)
 
     def learn(self, place: int, cost: float | None) -> None:
         """Learn the cost of a kernel; None if it failed."""
