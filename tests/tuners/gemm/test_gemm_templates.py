@@ -1069,9 +1069,9 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
         "wgmma",
         [{"tile_m": 192, "tile_n": 256, "consumers": 3}],
     ),
-    "needs steps of 128 and a multiple of 64 columns": (
+    "needs steps of 128 and a multiple of 32 columns": (
         "wgmma_float8",
-        [{"tile_k": 64}, {"tile_n": 96}],
+        [{"tile_k": 64}, {"tile_n": 80}],
     ),
     "has tiles of 8 to 256 rows": (
         "skinny",
