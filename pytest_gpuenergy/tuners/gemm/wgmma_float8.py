@@ -30,7 +30,6 @@ _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
 """The rows and columns that a block turns."""
-_COLUMNS = 32
 """The least columns of a tile: lines of C have as many, and a quarter of a block of B's scales."""
 _OTHERS_OF_TOTALS = 32
 """The registers of a thread besides its totals and the sums of a step. ptxas of CUDA 13.0 spills
@@ -56,10 +55,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
 
     def _check_tile(self) -> None:
         super()._check_tile()
-        if self.tile_k != SCALE_BLOCK or self.tile_n % _COLUMNS:
+        if self.tile_k != SCALE_BLOCK:
             raise InputError(
-                f"The template {self.template} needs steps of {SCALE_BLOCK} and a multiple of "
-                f"{_COLUMNS} columns, not {self.tile_k} and {self.tile_n}."
+                f"The template {self.template} needs steps of {SCALE_BLOCK}, not {self.tile_k}."
             )
 
     @property
