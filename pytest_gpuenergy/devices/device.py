@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -216,14 +216,17 @@ class KernelRepeater(Repeater, Relaunching, Protocol):
     """A kernel that can run back to back."""
 
 
-class Heater(Protocol):
+R = TypeVar("R", bound=Repeater, covariant=True)
+
+
+class Heater(Protocol[R]):
     """A load that heats a GPU beside whatever else runs there, from a process of its own.
 
-    A context manager, which takes seconds to begin; its methods are called by the thread that has
-    entered it, except `end`.
+    A context manager, which may take seconds to begin; one thread at a time calls its methods,
+    except `end`.
     """
 
-    def __enter__(self) -> Repeater:
+    def __enter__(self) -> R:
         """Load it, and return what runs it.
 
         Raises:
@@ -401,11 +404,26 @@ class Device(ABC):
         """
         return self.repeat(_LIGHT_JOB, {})
 
-    def heater(self) -> Heater | None:
+    def heater(self) -> Heater[Repeater] | None:
         """Return a load that heats the GPU while it is not measured, or None.
 
         There is none where a second process may not use the GPU, nor where time is virtual.
         """
+        return None
+
+    def alongside(
+        self, job: Job, arenas: Callable[[], Mapping[str, Arena]]
+    ) -> Heater[KernelRepeater] | None:
+        """Return a kernel that runs as by `repeat`, but beside other work, or None.
+
+        There is none where there is no `heater`, nor for kernels that need Python modules, which
+        take long to import, nor for large buffers.
+
+        Args:
+            job: the kernel.
+            arenas: makes the arenas, by the thread that loads the kernel.
+        """
+        del job, arenas
         return None
 
     def begin_context(self) -> None:

@@ -6,17 +6,18 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
+from typing import TypeVar
 
 import numpy as np
 
 from pytest_gpuenergy.devices import Device, Heater, Repeater
 from pytest_gpuenergy.energy.cooling import KnownCooling
-from pytest_gpuenergy.energy.energy_source import Edge, EnergySource
+from pytest_gpuenergy.energy.energy_source import CounterError, Edge, EnergySource
 from pytest_gpuenergy.energy.reading import SLOWED, Observation, Reading, estimate, evaluate
 from pytest_gpuenergy.energy.samples import choose_source
 from pytest_gpuenergy.energy.sensors import (
@@ -35,12 +36,23 @@ from pytest_gpuenergy.energy.steadiness import (
     Steadiness,
 )
 from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
-from pytest_gpuenergy.support import FormError, GpuEnergyError, decode, encode, keep_for_later
+from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.support import (
+    FormError,
+    GpuEnergyError,
+    decode,
+    encode,
+    keep_for_later,
+)
 
 _PRESENT_S = 0.3
 """The time in a heat-up over which the present temperature is averaged."""
 _STEADY_S = 1.0
 """The time after which a heat-up shows whether the power is steady."""
+R = TypeVar("R", bound=Repeater)
+
+_ALONE_S = 0.4
+"""The least time before the trials in which a load that has run beside other work runs alone."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
@@ -57,6 +69,10 @@ preheating ends."""
 _FIRST_ERROR, _LATER_ERROR = 0.007, 0.0045
 """The relative standard error of the settled power at which the first heat-up ends, and later ones:
 intervals of 1.5 % and 1.0 %. Each further 0.1 % would take several seconds."""
+_FLAT_ERROR, _FLAT_S, _FLAT = 0.006, 0.5, 0.0003
+"""A later heat-up also ends if that error is no greater than the first of these, and has fallen by
+less than the last within so many seconds. What is left then is how the card is cooled, which all
+items of a session share, and which further seconds of one item hardly tell."""
 _LOOK_S, _WORTHWHILE = 4.0, 0.002
 """Heating goes on for what a card still has to warm by, or if it has reduced the possible change of
 power by at least this fraction within this time. An H200 of which nothing was known had 2.6 % left
@@ -85,14 +101,96 @@ Announce = Callable[[float], object]
 """A function that is called once in a heat-up with the seconds that it may still last."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Heating:
-    """A heater at work, the events that end it and that tell that it has begun, and its thread."""
+    """A heater at work in a thread of its own.
 
-    heater: Heater
-    stop: Event
-    under_way: Event
-    thread: Thread
+    Attributes:
+        heater: the heater.
+        is_subject: whether it runs what will be measured, and so goes on until it is.
+        stop: set to end the thread.
+        under_way: set once the load runs.
+        run: the run of what will be measured, once it has begun.
+        error: the error that has ended it, if any.
+    """
+
+    heater: Heater[Repeater]
+    is_subject: bool
+    stop: Event = field(default_factory=Event)
+    under_way: Event = field(default_factory=Event)
+    run: _Run | None = None
+    error: Exception | None = None
+    thread: Thread = field(init=False)
+
+    def end(self) -> None:
+        """End the load, unless it is to be measured, and its thread. Idempotent."""
+        self.stop.set()
+        if not self.under_way.is_set():
+            self.heater.end()
+        self.thread.join()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A run that has begun, with what was read before.
+
+    Attributes:
+        repeater: what runs.
+        source: the source of the energy.
+        start: the state of the card before the start.
+        before_w: the mean power before the start; None if it is unknown.
+        start_s: the start on the device's clock.
+        is_new: whether nothing else has run on the card since the start.
+    """
+
+    repeater: Repeater
+    source: EnergySource
+    start: Conditions
+    before_w: float | None
+    start_s: float
+    is_new: bool = True
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """The trials of a run so far.
+
+    Attributes:
+        warm: the edges of the heat-up, up to the first of ``edges``.
+        edges: the edges between which the trials are.
+        states: the throttle state of the card at the end of each trial.
+        begins: the state of the card, and the host's time, at each edge with which the trials may
+            begin.
+    """
+
+    warm: list[Edge]
+    edges: list[Edge]
+    states: list[ThrottleState]
+    begins: list[tuple[Conditions, float]]
+
+    @property
+    def length_s(self) -> float:
+        return self.edges[-1].time_s - self.edges[0].time_s
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the power limit has held the card back."""
+        return any(state.by_power_limit for state in self.states)
+
+    def begin_later(self) -> None:
+        """Make the first trial a part of the heat-up."""
+        for moments in (self.edges, self.states, self.begins):
+            del moments[0]
+        self.warm.append(self.edges[0])
+
+
+@contextlib.contextmanager
+def _noting_errors(heating: _Heating) -> Iterator[None]:
+    """Keep an error of the thread for whoever waits for it."""
+    try:
+        yield
+    except Exception as error:
+        heating.error = error
 
 
 class EnergyMeter:
@@ -123,6 +221,7 @@ class EnergyMeter:
         self._ended_s = device.clock.now_s()
         self._has_run = False
         self._heating: _Heating | None = None
+        self._run: _Run | None = None
 
     @property
     def source(self) -> EnergySource:
@@ -160,35 +259,80 @@ class EnergyMeter:
             return
         self._preheat.paused(pause_s)
         self._ended_s = now_s
-        stop, under_way = Event(), Event()
-        thread = Thread(
-            target=self._heat, args=(heater, stop, under_way), name="heater", daemon=True
-        )
-        self._heating = _Heating(heater, stop, under_way, thread)
-        thread.start()
+        self._heating = heating = _Heating(heater, is_subject=False)
+        heating.thread = Thread(target=self._heat, args=(heating,), name="heater", daemon=True)
+        heating.thread.start()
+
+    def begin_run(self, heater: Heater[R]) -> Callable[[], R]:
+        """Heat the card with what will be measured, instead of another load.
+
+        The heater's process is the caller's, who ends it. Other work may use the card meanwhile:
+        the thermal model follows the power whatever causes it.
+
+        Returns:
+            A function that returns what runs, still running, for `measure`. It is called once, and
+            no other work may use the card from then on. It raises GpuEnergyError if the load has
+            failed.
+        """
+        other, heating = self._heating, _Heating(heater, is_subject=True)
+        loaded: list[R] = []
+
+        def heat() -> None:
+            with _noting_errors(heating):
+                if other is not None:
+                    other.end()
+                loaded.append(heater.__enter__())
+                self._heat_with_subject(heating, loaded[0])
+
+        def alone() -> R:
+            heating.stop.set()
+            heating.thread.join()
+            if heating.error is not None:
+                raise heating.error
+            self._heating, self._run = None, heating.run
+            return loaded[0]
+
+        self._heating = heating
+        heating.thread = Thread(target=heat, name="heater", daemon=True)
+        heating.thread.start()
+        return alone
 
     def end_heating(self) -> None:
-        """End what `begin_heating` has begun. Idempotent."""
-        heating, self._heating = self._heating, None
+        """End what `begin_heating` or `begin_run` has begun. Idempotent."""
+        heating, self._heating, self._run = self._heating, None, None
         if heating is None:
             return
-        heating.stop.set()
-        if not heating.under_way.is_set():
-            heating.heater.end()
-        heating.thread.join()
+        heating.end()
+        if heating.is_subject and heating.under_way.is_set():
+            self._history.note()
+            self._warmth.finish(())
+            self._ended_s, self._has_run = self._device.clock.now_s(), True
 
-    def _heat(self, heater: Heater, stop: Event, under_way: Event) -> None:
-        """Run a heater until ``stop`` is set or more heat tells nothing; set ``under_way``."""
+    def _heat_with_subject(self, heating: _Heating, repeater: Repeater) -> None:
+        """Run what will be measured until `_Heating.stop` is set; it goes on running then."""
+        run = self._begun(repeater)
+        heating.run = replace(run, is_new=False)
+        heating.under_way.set()
+        source, clock = run.source, self._device.clock
+        with contextlib.suppress(CounterError):  # the measurement will meet it again
+            self._warmth.note(source.probe())
+            while not heating.stop.is_set():
+                self._warmth.note(source.next_edge(_stride(source)))
+                settling = self._warmth.settling(_recent(source, _stride(source)))
+                self._preheat.note(clock.now_s(), settling)
+
+    def _heat(self, heating: _Heating) -> None:
+        """Run a heater until its `_Heating.stop` is set or more heat tells nothing."""
         now_s = self._device.clock.now_s
-        with contextlib.suppress(GpuEnergyError), heater as repeater:
+        with contextlib.suppress(GpuEnergyError), heating.heater as repeater:
             source = self.source
             self._warmth.begin(read_temperature(self._device))
             repeater.start()
-            under_way.set()
+            heating.under_way.set()
             edges = [source.probe()]
             self._warmth.note(edges[0])
             stride = _stride(source)
-            while not stop.is_set():
+            while not heating.stop.is_set():
                 edges.append(source.next_edge(stride))
                 self._warmth.note(edges[-1])
                 settling = self._warmth.settling(_recent(source, stride))
@@ -221,11 +365,14 @@ class EnergyMeter:
             CounterError: the energy source stands still or ran backwards.
             DeviceError: NVML does not answer.
         """
-        self.end_heating()
+        run, self._run = self._run, None
+        if run is None or run.repeater is not repeater:
+            self.end_heating()
+            run = None
         settings = settings or self._settings
         while True:
-            seen = self._observe(repeater, settings, is_enough)
-            reading = evaluate(seen, self.source, settings)
+            seen = self._observe(repeater, run, settings, is_enough)
+            reading, run = evaluate(seen, self.source, settings), None
             launches = sum(trial.launches for trial in reading.trials)
             if launches >= settings.min_launches:
                 return reading
@@ -237,25 +384,29 @@ class EnergyMeter:
                 settings, min_measure_s=least_s, max_measure_s=max(least_s, settings.max_measure_s)
             )
 
-    def _observe(
-        self,
-        repeater: Repeater,
-        settings: MeterSettings,
-        is_enough: Callable[[float], bool] | None,
-    ) -> Observation:
-        began_s = perf_counter()
+    def _begun(self, repeater: Repeater) -> _Run:
+        """Start a repeater."""
         start, source = read_conditions(self._device), self.source
         before_w = self._history.mean_w()
         self._warmth.begin(start.temperature_c)
         self._preheat.paused(self._device.clock.now_s() - self._ended_s)
         repeater.start()
-        start_s = self._device.clock.now_s()
-        steadiness = Steadiness(source, settings, start_s)
+        return _Run(repeater, source, start, before_w, self._device.clock.now_s())
+
+    def _observe(
+        self,
+        repeater: Repeater,
+        run: _Run | None,
+        settings: MeterSettings,
+        is_enough: Callable[[float], bool] | None,
+    ) -> Observation:
+        began_s = perf_counter()
+        run = run or self._begun(repeater)
+        source = run.source
+        steadiness = Steadiness(source, settings, run.start_s)
         try:
-            warm = self._warm_up(steadiness, before_w, is_enough)
-            begin = read_conditions(self._device)
-            heat_wall_s = perf_counter() - began_s
-            edges, meanwhile = self._run_trials(steadiness, warm)
+            seen = self._run_trials(steadiness, self._warm_up(steadiness, run, is_enough))
+            warm, edges = seen.warm, seen.edges
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
         except LoadEndedError:
@@ -275,29 +426,29 @@ class EnergyMeter:
         settling = self._warmth.settling(trials, times_s) if settings.corrected else None
         self._warmth.finish(times_s)
         return Observation(
-            start_s=start_s,
-            before_w=before_w,
+            start_s=run.start_s,
+            before_w=run.before_w,
             warm=warm,
             edges=edges,
             timeline=timeline,
             samples_w=samples_w,
             settling=settling,
-            meanwhile=meanwhile,
+            meanwhile=frozenset(seen.states),
             temperatures_c=self._warmth.readings_c[-trials:],
-            start=start,
-            begin=begin,
+            start=run.start,
+            begin=seen.begins[0][0],
             end=end,
-            heat_wall_s=heat_wall_s,
+            heat_wall_s=seen.begins[0][1] - began_s,
         )
 
     def _warm_up(
-        self,
-        steadiness: Steadiness,
-        before_w: float | None,
-        is_enough: Callable[[float], bool] | None,
+        self, steadiness: Steadiness, run: _Run, is_enough: Callable[[float], bool] | None
     ) -> list[Edge]:
         source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
+        least_s = steadiness.warmup_s
+        if not run.is_new:  # it has run for some time already, but not alone
+            least_s = max(_ALONE_S + source.memory_s, least_s - (begin_s - run.start_s))
         edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = _stride(source)
@@ -305,8 +456,8 @@ class EnergyMeter:
         # is steady shows after a second, unless nobody asks.
         asks = math.isfinite(settings.steady_slope_per_s)
         longest_s = max(settings.warmup_max_s, clock.now_s() - begin_s + asks * _STEADY_S)
-        steady, preheated, limited_s = False, False, -math.inf
-        while not (steady and preheated):
+        steady, limited_s = False, -math.inf
+        while not steady:
             edges.append(source.next_edge(stride))
             self._warmth.note(edges[-1])
             now_s = clock.now_s()
@@ -319,63 +470,78 @@ class EnergyMeter:
                     raise LoadEndedError(power_w)
             # At the limit the power swings for seconds, about a mean that is steady.
             swings = now_s - limited_s <= SWING_S
-            long_enough = now_s - begin_s >= steadiness.warmup_s
+            long_enough = now_s - begin_s >= least_s
             steady = now_s - begin_s >= longest_s or (
-                long_enough and (swings or steadiness.settled(edges, before_w))
+                long_enough and (swings or steadiness.settled(edges, run.before_w))
             )
-            if steady and not settings.preheat_s:
-                break
-            if steady and not preheated:
-                settling = self._warmth.settling(_recent(source, stride))
-                if settling is not None and swings:  # a warmer card is slower, at the same power
-                    settling = replace(
-                        settling,
-                        per_k=SLOWED * settling.per_k,
-                        per_k_error=SLOWED * settling.per_k_error,
-                    )
-                preheated = not self._preheat.goes_on(now_s, settling)
+            if settings.preheat_s:
+                self._preheat.note(now_s, self._warmth.settling(_recent(source, stride)))
         return edges
 
-    def _run_trials(
-        self, steadiness: Steadiness, warm: Sequence[Edge]
-    ) -> tuple[list[Edge], frozenset[ThrottleState]]:
+    def _run_trials(self, steadiness: Steadiness, warm: list[Edge]) -> _Trials:
         source, settings = steadiness.source, steadiness.settings
-        earlier = [warm[index] for index in steadiness.like_trials(warm)]
-        edges, meanwhile, swing = [warm[-1]], set[ThrottleState](), steadiness.swing
-        limited = False
+        seen = _Trials(warm, [warm[-1]], [], [(read_conditions(self._device), perf_counter())])
+        preheated, swing = not settings.preheat_s, steadiness.swing
         while (
-            len(edges) <= settings.min_trials  # which take long if the sensor's memory is long
-            or edges[-1].time_s - edges[0].time_s < settings.max_measure_s
-            or (limited and (len(edges) - 1) % swing)  # a part of a swing has another mean
+            len(seen.edges) <= settings.min_trials  # which take long if the sensor's memory is long
+            or seen.length_s < settings.max_measure_s
+            or (seen.is_limited and (len(seen.edges) - 1) % swing)  # a part has another mean
         ):
-            edges.append(source.next_edge(steadiness.stride))
-            self._warmth.note(edges[-1])
-            meanwhile.add(read_throttle_state(self._device))
-            limited = any(state.by_power_limit for state in meanwhile)
-            measured_s = edges[-1].time_s - edges[0].time_s + source.period_s / 2
-            if len(edges) <= settings.min_trials or measured_s < settings.min_measure_s:
-                continue
-            if limited and (len(edges) - 1) % swing:
-                continue
-            times, _ = source.times_s([*earlier, *edges])
-            energies_mj = [edge.energy_mj for edge in (*earlier, *edges)]
-            powers = (np.diff(energies_mj) / np.diff(times)).tolist()
-            before, own = powers[: len(earlier)], powers[len(earlier) :]
-            scatter = estimate(
-                own,
-                successive=True,
-                before=before,
-                swing=swing if limited else 1,
-                one_swing=ONE_SWING_POWER,
-            )
-            most = settings.relative_half_width * (POWER_SWINGS if limited else 1.0)
-            if scatter.relative_half_width <= most and not (
-                steadiness.drifts_over_swings(own)
-                if limited
-                else steadiness.drifts([*warm[:-1], *edges])
+            seen.edges.append(source.next_edge(steadiness.stride))
+            self._warmth.note(seen.edges[-1])
+            seen.states.append(read_throttle_state(self._device))
+            if not preheated:  # the trials may begin here
+                seen.begins.append((read_conditions(self._device), perf_counter()))
+            if (
+                len(seen.edges) <= settings.min_trials
+                or seen.length_s + source.period_s / 2 < settings.min_measure_s
+                or (seen.is_limited and (len(seen.edges) - 1) % swing)
             ):
+                continue
+            if not preheated:
+                # The trials count as heat, too: they begin later until enough is known after them.
+                preheated = not self._preheat.goes_on(
+                    self._device.clock.now_s(), self._settling(seen)
+                )
+                if not preheated:
+                    seen.begin_later()
+                    continue
+            if self._are_enough(steadiness, seen):
                 break
-        return edges, frozenset(meanwhile)
+        return seen
+
+    def _settling(self, seen: _Trials) -> Settling | None:
+        """Return the settling of the power over the trials so far."""
+        settling = self._warmth.settling(len(seen.edges) - 1)
+        if settling is None or not seen.is_limited:
+            return settling
+        # A warmer card is slower, at the same power.
+        return replace(
+            settling, per_k=SLOWED * settling.per_k, per_k_error=SLOWED * settling.per_k_error
+        )
+
+    @staticmethod
+    def _are_enough(steadiness: Steadiness, seen: _Trials) -> bool:
+        """Return whether the trials are precise enough and show a steady power."""
+        source, warm, edges = steadiness.source, seen.warm, seen.edges
+        earlier = [warm[index] for index in steadiness.like_trials(warm)]
+        times, _ = source.times_s([*earlier, *edges])
+        energies_mj = [edge.energy_mj for edge in (*earlier, *edges)]
+        powers = (np.diff(energies_mj) / np.diff(times)).tolist()
+        before, own = powers[: len(earlier)], powers[len(earlier) :]
+        scatter = estimate(
+            own,
+            successive=True,
+            before=before,
+            swing=steadiness.swing if seen.is_limited else 1,
+            one_swing=ONE_SWING_POWER,
+        )
+        factor = POWER_SWINGS if seen.is_limited else 1.0
+        if scatter.relative_half_width > factor * steadiness.settings.relative_half_width:
+            return False
+        if seen.is_limited:
+            return not steadiness.drifts_over_swings(own)
+        return not steadiness.drifts([*warm[:-1], *edges])
 
 
 def _stride(source: EnergySource) -> int:
@@ -404,9 +570,11 @@ class Preheat:
         self._is_announced = False
         self._is_first = True
         self._recent: deque[tuple[float, float]] = deque()
+        self._errors: deque[tuple[float, float]] = deque()
 
     def paused(self, pause_s: float) -> None:
         """Account for a pause before a run."""
+        self._errors.clear()
         if pause_s > MIN_PAUSE_S:
             self._left_s = min(self._longest_s, self._left_s + pause_s)
             self._recent.clear()
@@ -428,6 +596,18 @@ class Preheat:
             self._announce(left_s)
         return True
 
+    def note(self, now_s: float, settling: Settling | None) -> None:
+        """Note what is known in a run, also before it is asked whether to heat further."""
+        if settling is not None:
+            self._errors.append((now_s, settling.gain_error))
+
+    def _is_flat(self, now_s: float, error: float) -> bool:
+        """Return whether the error of the settled power has hardly fallen of late."""
+        before = None
+        while self._errors and now_s - self._errors[0][0] >= _FLAT_S:
+            before = self._errors.popleft()[1]
+        return before is not None and error <= _FLAT_ERROR and before - error < _FLAT
+
     def _is_settled(self, now_s: float, settling: Settling) -> bool:
         """Return whether more heat would hardly reduce the change of power that is possible."""
         while self._recent and now_s - self._recent[0][0] > _LOOK_S:
@@ -436,7 +616,11 @@ class Preheat:
             if abs(settling.gain) <= SETTLED and not is_worthwhile:
                 return True
         self._recent.append((now_s, settling.possible_gain))
-        if settling.gain_error <= (_FIRST_ERROR if self._is_first else _LATER_ERROR):
+        self.note(now_s, settling)
+        is_flat = self._is_flat(now_s, settling.gain_error)
+        if self._is_first:
+            return settling.gain_error <= _FIRST_ERROR or settling.possible_gain <= SETTLED
+        if is_flat or settling.gain_error <= _LATER_ERROR:
             return True
         return settling.possible_gain <= SETTLED
 
@@ -495,7 +679,7 @@ class WarmthWatch:
         return None if self._model is None or not run else self._model.settling(run, trials)
 
     def finish(self, times_s: Sequence[float]) -> None:
-        """End the run, and add it to the model."""
+        """End the run, and add it to the model; see `_samples`."""
         if self._model is not None and (run := self._samples(times_s)):
             self._model.add_run(run)
             now_s = self._device.clock.now_s()
@@ -513,8 +697,13 @@ class WarmthWatch:
         return None
 
     def _samples(self, times_s: Sequence[float]) -> list[ThermalSample]:
-        """Return the samples of the run so far; empty if a reading is missing."""
-        times_s = times_s or [edge.time_s for edge in self._edges]
+        """Return the samples of the run so far; empty if a reading is missing.
+
+        Args:
+            times_s: precise times of the latest edges.
+        """
+        earlier = self._edges[: len(self._edges) - len(times_s)]
+        times_s = [*(edge.time_s for edge in earlier), *times_s]
         samples = []
         moments = zip(times_s, self._edges, self.readings_c, strict=True)
         for (begin_s, before, _), (end_s, edge, reading_c) in pairwise(moments):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from time import perf_counter
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import CURRENT, UNKNOWN, Setpoint
-from pytest_gpuenergy.devices import Device, HostClock, Repeater
+from pytest_gpuenergy.devices import Arena, Device, HostClock, KernelRepeater, Repeater
 from pytest_gpuenergy.energy import (
     SW_POWER_CAP,
     THROTTLE_REASONS,
@@ -168,10 +170,31 @@ class Harness:
             DeviceError: the device itself does not respond.
         """
         phases = _Phases()
-        with self.heating():
-            draft, wrong = self._verified(kernel, workload, subject, phases)
-        if wrong is None:
-            draft = self._measured_kernel(draft, kernel, workload, phases)
+        draft = self._draft(
+            subject, describe_kernel(kernel, subject.label), describe_workload(workload)
+        )
+        with ExitStack() as stack:
+            stack.enter_context(self.heating())
+            try:
+                self._compile(kernel, workload, phases)
+                job = self._job(kernel, workload)
+                kept = stack.enter_context(ExitStack())  # outlives what runs on the arenas
+                made = seeded_arenas(workload, job.seed, self._device.arrays)
+                arenas = functools.cache(lambda: kept.enter_context(made))
+                if (heater := self._device.alongside(job, arenas)) is not None:
+                    stack.callback(self._meter.end_heating)
+                    stack.callback(heater.end)
+                    alone = self._meter.begin_run(heater)
+                draft = self._verify(draft, kernel, workload, phases)
+                if heater is None:
+                    self.end_heating()
+                    repeat = self._device.repeat(job, arenas())
+                else:
+                    with phases.timed("load"):
+                        repeat = nullcontext(self._running_alone(alone))
+                draft = self._measured_kernel(draft, job, arenas(), workload, repeat, phases)
+            except KernelFault as fault:
+                draft = replace(draft, outcome=fault.outcome, error=str(fault))
         return phases.added_to(draft)
 
     def measure_again(self, kernel: AnyKernel, workload: Workload, subject: Subject) -> Measurement:
@@ -180,21 +203,38 @@ class Harness:
         draft = self._draft(
             subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
-        return phases.added_to(self._measured_kernel(draft, kernel, workload, phases))
-
-    def _measured_kernel(
-        self, draft: Measurement, kernel: AnyKernel, workload: Workload, phases: _Phases
-    ) -> Measurement:
-        job = Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
+        job = self._job(kernel, workload)
         try:
             with seeded_arenas(workload, job.seed, self._device.arrays) as arenas:
-                check = seeded_check(self._device, workload, arenas, job.seed)
                 repeat = self._device.repeat(job, arenas)
-                return self._measured(
-                    draft, repeat, phases, lambda repeater: check_again(repeater, check)
-                )
+                draft = self._measured_kernel(draft, job, arenas, workload, repeat, phases)
         except KernelFault as fault:
-            return replace(draft, outcome=fault.outcome, error=str(fault))
+            draft = replace(draft, outcome=fault.outcome, error=str(fault))
+        return phases.added_to(draft)
+
+    def _job(self, kernel: AnyKernel, workload: Workload) -> Job:
+        return Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
+
+    def _running_alone(self, alone: Callable[[], KernelRepeater]) -> KernelRepeater:
+        """Return a kernel that has run beside its verification; see `EnergyMeter.begin_run`."""
+        renewing = Thread(target=self._device.renew)  # ends the process that has verified it
+        renewing.start()
+        try:
+            return alone()
+        finally:
+            renewing.join()
+
+    def _measured_kernel(
+        self,
+        draft: Measurement,
+        job: Job,
+        arenas: Mapping[str, Arena],
+        workload: Workload,
+        repeat: AbstractContextManager[KernelRepeater],
+        phases: _Phases,
+    ) -> Measurement:
+        check = seeded_check(self._device, workload, arenas, job.seed)
+        return self._measured(draft, repeat, phases, lambda again: check_again(again, check))
 
     def verify_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject
@@ -208,24 +248,26 @@ class Harness:
             DeviceError: the device itself does not respond.
         """
         phases = _Phases()
-        draft, fault = self._verified(kernel, workload, subject, phases)
-        return phases.added_to(draft), fault
-
-    def _verified(
-        self, kernel: AnyKernel, workload: Workload, subject: Subject, phases: _Phases
-    ) -> tuple[Measurement, KernelFault | None]:
         draft = self._draft(
             subject, describe_kernel(kernel, subject.label), describe_workload(workload)
         )
         try:
-            with phases.timed("compile"):
-                self._verifier.begin(kernel, workload)
-                self._device.compile(kernel)
-            with phases.timed("verify"):
-                correctness = self._verifier.verify(kernel, workload)
+            self._compile(kernel, workload, phases)
+            return phases.added_to(self._verify(draft, kernel, workload, phases)), None
         except KernelFault as fault:
-            return replace(draft, outcome=fault.outcome, error=str(fault)), fault
-        return replace(draft, correctness=correctness), None
+            failed = replace(draft, outcome=fault.outcome, error=str(fault))
+            return phases.added_to(failed), fault
+
+    def _compile(self, kernel: AnyKernel, workload: Workload, phases: _Phases) -> None:
+        with phases.timed("compile"):
+            self._verifier.begin(kernel, workload)
+            self._device.compile(kernel)
+
+    def _verify(
+        self, draft: Measurement, kernel: AnyKernel, workload: Workload, phases: _Phases
+    ) -> Measurement:
+        with phases.timed("verify"):
+            return replace(draft, correctness=self._verifier.verify(kernel, workload))
 
     def measure_callable(
         self,

@@ -568,6 +568,31 @@ def test_the_first_heat_up_ends_once_an_interval_would_be_narrow_enough():
     assert seconds(preheat) > 5
 
 
+@pytest.mark.parametrize(
+    ("error_k", "fall_k_per_s", "expected_s"), [(1.0, 0.05, 0.5), (1.3, 0.5, 1.0), (1.6, 0.05, 1.9)]
+)
+def test_a_later_heat_up_ends_once_it_tells_no_more(error_k, fall_k_per_s, expected_s):
+    preheat = Preheat(60.0, lambda _: None)
+    seconds(preheat, SETTLED)
+    preheat.paused(6.0)
+    for tenth in range(20):
+        now_s, error = 100 + tenth / 10, error_k - fall_k_per_s * tenth / 10
+        if not preheat.goes_on(now_s, Settling(60.0, 60.3, error, error, 0.004, 0.001)):
+            break
+    assert now_s - 100 == pytest.approx(expected_s, abs=0.15)
+
+
+def test_what_was_noted_beside_other_work_counts():
+    preheat = Preheat(60.0, lambda _: None)
+    seconds(preheat, SETTLED)
+    preheat.paused(6.0)
+    same = Settling(60.0, 60.3, 1.0, 1.0, 0.004, 0.001)
+    preheat.note(100.0, same)
+    assert not preheat.goes_on(100.6, same)
+    preheat.paused(6.0)
+    assert preheat.goes_on(101.7, same)
+
+
 def test_heating_goes_on_while_it_narrows_what_is_possible():
     preheat = Preheat(60.0, lambda _: None)
     for now_s in range(60):
@@ -682,6 +707,7 @@ class LoadBeside:
         self._inner = inner
         self._ended = threading.Event()
         self.fails = fails
+        self.starts = 0
         self.done = threading.Event()
         self.running = threading.Event()
 
@@ -704,6 +730,7 @@ class LoadBeside:
         if self.fails == "start":
             raise KernelFault("runtime", "no launch")
         self._repeater.start()
+        self.starts += 1
         self.running.set()
 
     def stop(self) -> Timeline:
@@ -714,6 +741,25 @@ class LoadBeside:
 
     def end(self) -> None:
         self._ended.set()
+
+
+def moment(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> threading.Event:
+    """Return an event that is set once so many virtual seconds have passed in other threads."""
+    reached, until_s, sleep_s = (
+        threading.Event(),
+        device.clock.now_s() + seconds,
+        device.clock.sleep_s,
+    )
+
+    def sleep(duration_s: float) -> None:
+        sleep_s(duration_s)
+        if device.clock.now_s() >= until_s:
+            reached.set()
+
+    monkeypatch.setattr(device.clock, "sleep_s", sleep)
+    return reached
 
 
 def heated(
@@ -781,6 +827,69 @@ def test_a_card_is_not_heated_beside_other_work_right_after_a_run(device, repeat
         assert asked == [1]
     with EnergyMeter(device, MeterSettings(preheat_s=0.0)).heating():
         assert asked == [1]
+
+
+def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
+    device, repeat, monkeypatch
+):
+    other, subject = LoadBeside(repeat(0.02, 600.0)), LoadBeside(repeat(0.02, 419.0))
+    monkeypatch.setattr(device, "heater", lambda: other)
+    reached = moment(device, monkeypatch, 20.0)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    meter.begin_heating()
+    assert other.running.wait(20)
+    alone = meter.begin_run(subject)
+    assert subject.running.wait(20)
+    assert other.done.is_set()
+    assert reached.wait(20)
+    repeater = alone()
+    begin_s = device.clock.now_s()
+    reading = meter.measure(repeater)
+    took_s = device.clock.now_s() - begin_s
+    heat_s = took_s - sum(trial.seconds for trial in reading.trials)
+    assert subject.starts == 1
+    assert 0.4 <= heat_s < 0.95
+    assert reading.flags == ()
+    assert reading.energy_mj.low < 0.02 * 419.0 < reading.energy_mj.high
+
+
+@pytest.mark.parametrize("fails", ["load", "start"])
+def test_a_kernel_that_fails_beside_other_work_fails_when_it_is_to_run_alone(device, repeat, fails):
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    alone = meter.begin_run(LoadBeside(repeat(), fails))
+    with pytest.raises((DeviceError, KernelFault), match=r"no (context|launch)"):
+        alone()
+    meter.end_heating()
+    with repeat() as repeater:
+        assert meter.measure(repeater).flags == ()
+
+
+def test_a_counter_that_breaks_beside_other_work_is_told_by_the_measurement(
+    device, repeat, monkeypatch
+):
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    reached = moment(device, monkeypatch, 3.0)
+    subject = LoadBeside(repeat())
+    alone = meter.begin_run(subject)
+    assert reached.wait(20)
+    device.inject("counter_stuck", {"after_s": 0.0})
+    repeater = alone()
+    with pytest.raises(CounterError):
+        meter.measure(repeater)
+    subject.__exit__(None, None, None)
+
+
+def test_a_run_that_is_not_measured_tells_of_the_temperature(device, repeat, monkeypatch):
+    meter = EnergyMeter(device, MeterSettings(preheat_s=0.0))
+    reached = moment(device, monkeypatch, 20.0)
+    subject = LoadBeside(repeat(0.02, 600.0))
+    meter.begin_run(subject)
+    assert reached.wait(20)
+    meter.end_heating()
+    subject.__exit__(None, None, None)
+    with repeat(0.02, 600.0) as repeater:
+        reading = meter.measure(repeater)
+    assert 0 < reading.settling_error < 0.006
 
 
 @pytest.mark.parametrize(("warmup_s", "most_s"), [(0.3, 0.55), (0.6, 0.85)])

@@ -462,3 +462,65 @@ def test_a_card_is_heated_while_its_kernel_is_verified_but_not_measured(device, 
     order = [events.index(name) for name in ("compile", "heated", "repeat")]
     assert order == sorted(order)
     assert "heat" in events[: events.index("repeat")]
+
+
+class Alongside:
+    """A kernel that runs beside its verification, although an emulated card has no other process.
+
+    Attributes:
+        order: what has been done, in order.
+    """
+
+    def __init__(self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.order: list[str] = []
+        self._device = device
+        self._started = threading.Event()
+        monkeypatch.setattr(device, "alongside", self._alongside)
+        monkeypatch.setattr(device, "renew", lambda: self.order.append("renew"))
+        verify = Verifier.verify
+
+        def verified(verifier: Verifier, *arguments: Any) -> Any:
+            assert self._started.wait(20)
+            self.order.append("verify")
+            return verify(verifier, *arguments)
+
+        monkeypatch.setattr(Verifier, "verify", verified)
+
+    def _alongside(self, job: Any, arenas: Callable[[], Any]) -> Alongside:
+        self._repeat = self._device.repeat(job, arenas())
+        return self
+
+    def __enter__(self) -> Any:
+        repeater = self._repeat.__enter__()
+        start = repeater.start
+
+        def started() -> None:
+            start()
+            self.order.append("start")
+            self._started.set()
+
+        repeater.start = started
+        return repeater
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self.order.append("end")
+        self._repeat.__exit__(None, None, None)
+
+
+def test_a_kernel_heats_the_card_while_it_is_verified(device, monkeypatch):
+    beside = Alongside(device, monkeypatch)
+    found = measure(device, conv())
+    assert (found.outcome, found.validity) == ("correct", ())
+    assert found.measured
+    assert found.correctness is not None
+    assert beside.order == ["start", "verify", "renew", "end"]
+
+
+def test_a_wrong_kernel_that_heats_the_card_has_no_figures(device, monkeypatch):
+    beside = Alongside(device, monkeypatch)
+    right, wrong, _ = WRONG["unwritten"]
+    assert refused(device, conv(right, wrong)).outcome == "correctness"
+    assert beside.order == ["start", "verify", "end"]

@@ -471,3 +471,27 @@ def test_a_heater_heats_beside_a_verification_and_leaves_no_process(gpu, record_
     record_property("heater_w", round(power_w))
     assert power_w > 0.3 * read_limits(gpu).current_w
     assert len(cuda_process_ids(gpu) - before) <= 1  # this process, if it has a context now
+
+
+def test_a_kernel_is_heated_beside_its_verification_and_leaves_no_process(gpu, record_property):
+    before = cuda_process_ids(gpu)
+    harness, subject = Harness(gpu), Subject("test", "kernel")
+    for _ in range(3):
+        found = harness.measure_kernel(kernel(), workload(), subject)
+        assert found.outcome == "correct"
+        assert "foreign_process" not in found.validity
+        assert found.measured
+    harness.close()
+    record_property("phases", {name: round(s, 2) for name, s in found.phases_s.items()})
+    gpu.renew()
+    assert len(cuda_process_ids(gpu) - before) <= 1  # this process, if it has a context now
+
+
+def test_a_wrong_kernel_beside_its_verification_leaves_no_process(gpu):
+    before = cuda_process_ids(gpu)
+    harness = Harness(gpu)
+    wrong = replace(kernel(), source='extern "C" __global__ void none() {}')
+    assert harness.measure_kernel(wrong, workload(), Subject("test", "kernel")).outcome != "correct"
+    harness.close()
+    gpu.renew()
+    assert len(cuda_process_ids(gpu) - before) <= 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from threading import Thread
 from typing import Any
@@ -66,6 +66,9 @@ _VERSIONS = {
 _HEATER_S = 60.0
 """The time limit for the heater to load, and for each of its calls."""
 
+_MAX_ALONGSIDE_BYTES = 1 << 28
+"""The largest tensors of a kernel that runs beside its verification, which needs memory as well."""
+
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
 
@@ -98,6 +101,8 @@ class CudaDevice(Device):
         self._compilers = CompilerPools(self.architecture)
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_heater: Worker | None = None
+        self._alongside: Worker | None = None
+        self._ending: Thread | None = None
         self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
@@ -126,6 +131,7 @@ class CudaDevice(Device):
             if self._shares_memory and self._next_heater is None:
                 self._next_heater = self._new_worker()
                 self._next_heater.start()
+                self._next_worker.start()  # for the first kernel `alongside`
                 self._compilers.submit(array_kernels())
             self._compilers.submit(HEAT_JOB.kernel)  # whose process also tells NVRTC's version
         for kernel in kernels:
@@ -222,11 +228,22 @@ class CudaDevice(Device):
     def expect_modules(self, modules: Sequence[str]) -> None:
         self._expected_modules = tuple(modules)
 
-    def heater(self) -> Heater | None:
+    def heater(self) -> Heater[Repeater] | None:
         if not self._shares_memory:
             return None
         worker, self._next_heater = self._next_heater or self._new_worker(), None
         return _WorkerHeater(self, worker)
+
+    def alongside(
+        self, job: Job, arenas: Callable[[], Mapping[str, Arena]]
+    ) -> Heater[KernelRepeater] | None:
+        nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
+        if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
+            return None
+        self._forgo_imports(())
+        worker, self._next_worker = self._next_worker, self._new_worker()
+        self._alongside = worker
+        return _AlongsideKernel(self, worker, job, arenas)
 
     def begin_context(self) -> None:
         def begin() -> None:
@@ -237,6 +254,8 @@ class CudaDevice(Device):
             Thread(target=begin, name="context", daemon=True).start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
+        if self._ending is not None:
+            self._ending.join()
         self._forgo_imports(modules)
         if modules or not self._worker_is_unused:
             self._renew_worker()
@@ -299,6 +318,8 @@ class CudaDevice(Device):
         found = {os.getpid()} if has_context(self.ordinal) else set()
         if self._with_context is not None and self._with_context == self._worker.pid:
             found.add(self._with_context)
+        if self._alongside is not None and self._alongside.pid is not None:
+            found.add(self._alongside.pid)
         return frozenset(found)
 
     def describe(self) -> dict[str, str]:
@@ -322,8 +343,9 @@ class CudaDevice(Device):
     def close(self) -> None:
         self._worker.kill()
         self._next_worker.kill()
-        if self._next_heater is not None:
-            self._next_heater.kill()
+        for worker in (self._next_heater, self._alongside):
+            if worker is not None:
+                worker.kill()
         self._compilers.close()
 
     def _new_worker(self, modules: Sequence[str] = ()) -> Worker:
@@ -339,6 +361,7 @@ class CudaDevice(Device):
         other = copy(self)
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
+        other._alongside, other._ending = None, None
         other._worker_imports = other._next_imports = frozenset()
         other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
@@ -397,23 +420,32 @@ class CudaDevice(Device):
             self._with_context = self._worker.pid
             self._worker_is_unused = False
 
-    def _relaunched(self, timeout_s: float, once: bool, number: int = 0) -> Iterator[int]:
-        """Relaunch in the worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
-        turns: int = self._call(timeout_s, "begin_relaunch", self._array_kernels)
+    def _relaunched(self, call: Callable[..., Any], once: bool, number: int = 0) -> Iterator[int]:
+        """Relaunch in a worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
+        turns: int = call("begin_relaunch", self._array_kernels)
         share = SINGLES if once and turns >= SINGLES else 1
         for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.
-            launches, results = self._call(timeout_s, "relaunch", turn, once)
+            launches, results = call("relaunch", turn, once)
             for result in range(results):
-                self._call(timeout_s, "fetch", result)
+                call("fetch", result)
                 yield launches
 
     def _call(self, timeout_s: float, method: str, *arguments: object) -> Any:
+        return self._called(self._worker, timeout_s, method, *arguments)
+
+    @staticmethod
+    def _called(worker: Worker, timeout_s: float, method: str, *arguments: object) -> Any:
+        """Call a method of a worker's runner.
+
+        Raises:
+            KernelFault: the kernel failed, did not finish in time, or ended the process.
+        """
         try:
-            return self._worker.call(method, *arguments, timeout_s=timeout_s)
+            return worker.call(method, *arguments, timeout_s=timeout_s)
         except KernelFault as fault:
             if fault.outcome == "runtime":
-                self._worker.kill()  # the context cannot be used any more
+                worker.kill()  # the context cannot be used any more
             raise
         except WorkerTimeoutError:
             raise KernelFault(
@@ -456,7 +488,7 @@ class _WorkerKernel:
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch again from the host, see `HostLaunches` and `Relaunching.relaunch`."""
         if self._opened_in is not None and self._opened_in == self._device._worker.pid:
-            yield from self._device._relaunched(self._timeout_s, once)
+            yield from self._device._relaunched(partial(self._device._call, self._timeout_s), once)
 
 
 class _RemoteRepeater(ABC):
@@ -488,10 +520,42 @@ class _WorkerRepeater(_RemoteRepeater):
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         number, self._singles = self._singles, self._singles + once
-        yield from self._device._relaunched(self._timeout_s, once, number)
+        yield from self._device._relaunched(self._call, once, number)
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._call(self._timeout_s, method, *arguments)
+
+
+class _AlongsideKernel(_WorkerRepeater):
+    """See `Device.alongside`; nothing else runs in its worker, which ends for good by `end`."""
+
+    def __init__(
+        self,
+        device: CudaDevice,
+        worker: Worker,
+        job: Job,
+        arenas: Callable[[], Mapping[str, Arena]],
+    ) -> None:
+        super().__init__(device, job.timeout_s)
+        self._worker = worker
+        self._job, self._arenas = job, arenas
+
+    def __enter__(self) -> KernelRepeater:
+        self._worker.start()
+        arenas = dict(self._arenas())
+        self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        # Its context takes 0.07 s to end, in which the next kernel can begin.
+        self._device._ending = ending = Thread(target=self._worker.retire, daemon=True)
+        ending.start()
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        return self._device._called(self._worker, self._timeout_s, method, *arguments)
 
 
 class _WorkerHeater(_RemoteRepeater):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuenergy import report as reports, tuners
+from pytest_gpuenergy import engine, report as reports, tuners
 from pytest_gpuenergy.pytest_plugin.declared_options import RUN, runs_items
 from pytest_gpuenergy.support import (
     GpuEnergyError,
@@ -157,6 +157,9 @@ class ContenderKernels:
             kernel: AnyKernel = tuners.CONTENDERS[contender](workload, setup)
             if not setup.gpu.emulated:
                 setup.gpu.prepare([kernel])
+                engine.drawings_of(
+                    engine.SEEDS, workload, kernel
+                )  # which remembers the numbers in its text
             return kernel
 
         made = self._ahead[key] = self._pool.submit(make)

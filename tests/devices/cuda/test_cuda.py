@@ -14,7 +14,14 @@ from device_arrays import DlpackArray
 from host_cupy import HostDevice, host_gpu, nvml_of_one_card
 from jobs import job_of
 
-from pytest_gpuenergy.devices import Binary, CompilerPools, CudaDevice, FoundGpu
+from pytest_gpuenergy.devices import (
+    Binary,
+    CompilerPools,
+    CudaDevice,
+    FoundGpu,
+    Heater,
+    KernelRepeater,
+)
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
 from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -307,6 +314,57 @@ def test_there_is_no_heater_where_there_may_be_one_process_only(device):
     assert device.heater() is None
 
 
+LIBRARY = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {})
+TENSORS: dict[str, Any] = dict.fromkeys("abc")
+
+
+def alongside(device: CudaDevice, subject: Any) -> Heater[KernelRepeater] | None:
+    return device.alongside(job_of(subject, apart=True), lambda: TENSORS)
+
+
+def test_a_kernel_alongside_its_verification_has_a_process_of_its_own(device, workers):
+    device.prepare(())
+    for _ in range(2):
+        heater = alongside(device, kernel())
+        assert heater is not None
+        with device.load(job_of(kernel()), TENSORS) as loaded, heater as repeater:
+            repeater.start()
+            loaded.run()
+            measuring, verifying = (
+                next(worker for worker in workers if (worker.pid, method) in worker.calls)
+                for method in ("start", "run")
+            )
+            assert device.processes == {measuring.pid, verifying.pid}
+            device.renew()
+            assert device.processes == {measuring.pid}
+            repeater.launch(1)
+            repeater.stop()
+            number = measuring.pid
+        calls = [method for pid, method in measuring.calls if pid == number]
+        assert calls == ["load", "start", "launch", "stop"]
+        assert measuring.pid is None
+
+
+def test_a_fault_of_a_kernel_alongside_is_its_own(device, workers):
+    heater = alongside(device, kernel())
+    assert heater is not None
+    workers[1].faults["load"] = KernelFault("runtime", "illegal address")
+    with pytest.raises(KernelFault, match="illegal address"), heater:
+        pass
+    device.run_once(job_of(kernel()), TENSORS)
+
+
+def test_no_kernel_runs_alongside_if_it_needs_modules_or_much_memory(device, monkeypatch):
+    assert alongside(device, LIBRARY) is None
+    monkeypatch.setattr(cuda, "_MAX_ALONGSIDE_BYTES", -1)
+    assert alongside(device, kernel()) is None
+
+
+def test_no_kernel_runs_alongside_where_there_may_be_one_process_only(device):
+    device.nvml.nvmlDeviceGetComputeMode = lambda _: 3
+    assert alongside(device, kernel()) is None
+
+
 def test_the_process_of_kernels_begins_to_use_the_gpu_in_the_background(device, workers):
     device.begin_context()
     for thread in threading.enumerate():
@@ -319,7 +377,7 @@ def test_the_process_of_kernels_begins_to_use_the_gpu_in_the_background(device, 
 def test_a_device_that_will_be_used_has_processes_that_import_already(device, workers):
     assert [worker.pid for worker in workers] == [None, None]
     device.prepare(())
-    assert [worker.pid for worker in workers] == [1, None, 2]
+    assert [worker.pid for worker in workers] == [1, 3, 2]
     assert device.processes == set()
     device.prepare(())
     assert measure(device, apart=False) == 1
@@ -333,10 +391,6 @@ def test_closing_ends_a_heater_that_nobody_has_used(device, workers):
     device.prepare(())
     device.close()
     assert [worker.pid for worker in workers] == [None, None, None]
-
-
-LIBRARY = LibraryCall("torch.matmul", {"input": "a", "other": "b", "out": "c"}, {})
-TENSORS: dict[str, Any] = dict.fromkeys("abc")
 
 
 def choose_and_measure(device: CudaDevice, workers: list[FakeWorker], chosen: Any) -> FakeWorker:
