@@ -30,7 +30,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any
 
 from study_command import in_one_sentence, study_parser
@@ -236,7 +235,6 @@ class Sweep:
         few: how many kernels of each way to copy are tried; 0 for more.
         chosen: the kernels to try instead of those, by mode, layout and layer.
         rows: what was measured: kernels, and finalists beside cuDNN.
-        lock: is held by a thread that changes what has been compiled.
         compiled: the machine code of kernels.
         best: the best parameters of each convolution in float16, by its layout and shape.
     """
@@ -253,7 +251,6 @@ class Sweep:
     light: Sequence[str] = ()
     full: Sequence[str] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
-    lock: Lock = field(default_factory=Lock)
     compiled: dict[str, Future[Binary]] = field(default_factory=dict)
     best: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
@@ -307,19 +304,25 @@ class Sweep:
                     self.submit(packing)
 
     def compile_aside(self, layers: Sequence[Conv2d]) -> None:
-        """Do so on fewer processors, so that replays are never late while energy is measured."""
+        """Do so on fewer processors, so that replays are never late while energy is measured.
+
+        All is submitted before anything is timed: what another thread computes in Python would
+        delay replays by milliseconds.
+        """
         every = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, every[: max(1, len(every) - _PROCESSORS_LEFT)])  # this thread's
-        self.compile(layers)
+        os.sched_setaffinity(0, every[: max(1, len(every) - _PROCESSORS_LEFT)])  # the compilers'
+        try:
+            self.compile(layers)
+        finally:
+            os.sched_setaffinity(0, every)
 
     def submit(self, kernel: Kernel) -> Future[Binary]:
         """Begin to compile a kernel, once."""
-        with self.lock:
-            if kernel.digest not in self.compiled:
-                future = self.pools.submit(kernel)
-                assert future is not None
-                self.compiled[kernel.digest] = future
-            return self.compiled[kernel.digest]
+        if kernel.digest not in self.compiled:
+            future = self.pools.submit(kernel)
+            assert future is not None
+            self.compiled[kernel.digest] = future
+        return self.compiled[kernel.digest]
 
     def store(self, **more: object) -> None:
         """Write what has been measured so far."""
@@ -713,8 +716,7 @@ def main(words: Sequence[str] | None = None) -> None:
                     future.result()
             print(f"{len(sweep.compiled)} kernels in {time.monotonic() - begin:.0f} s")
             return
-        compiling = Thread(target=sweep.compile_aside, args=(layers,), daemon=True)
-        compiling.start()
+        sweep.compile_aside(layers)
         while options.after and not options.after.exists():
             time.sleep(0.1)
         measure(Card(), sweep, layers, begin + options.budget)
