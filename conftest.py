@@ -250,6 +250,9 @@ def bundled_kernel(
     candidate: Candidate = request.param
     try:
         check_architecture(candidate.file, candidate.rank, gpu)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    try:
         if (name := candidate.workload.name) not in prefetched:
             prefetched.add(name)
             _prepare(request, candidate, gpu, kernel_store)
