@@ -43,8 +43,10 @@ BENCH_ITEMS = 875
 
 _TITLED = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _RESULT = re.compile(r" (?:PASSED|FLAGGED|FAILED|ERROR)\b")
-_TRACED = re.compile(r"^\| +(\S.*?) +\| +([\d.]+) +\|", re.MULTILINE)
-"""A line of the table of times in a search's trace: an activity and its seconds."""
+_TRACED = re.compile(r"^\| +(\S.*?) +\| +([\d.]+) +\| +([\d.]+) +\|", re.MULTILINE)
+"""A line of the table of times in a search's trace: an activity, its seconds, and those a state."""
+_EDP = re.compile(r" EDP ([\d.]+) \[([\d.]+), ([\d.]+)\]")
+"""The ratio of the EDPs that a search compares, and its interval."""
 _PRODUCTS = (
     "M=1280 N=1280 K=1280; M=3000 N=3000 K=3000 mode=bfloat16; M=1000 N=777 K=333 mode=3xtf32"
 )
@@ -54,6 +56,11 @@ _RECORDED = (
     "MNK=1024 mode=3xtf32"
 )
 """Products of which ``bench/records`` has tuned kernels of an H200."""
+_FURTHER = (
+    "MNK=896 mode=tf32; MNK=1536 mode=bfloat16; MNK=2048 mode=3xtf32; MNK=1152; "
+    "M=512 N=3072 K=768 mode=tf32; M=512 N=768 K=3072 mode=bfloat16"
+)
+"""Further ones, for a session of a dozen."""
 _TRIALS = 64
 _SCALE = """\
 extern "C" __global__ void scale(const float* x, float* y) {
@@ -112,6 +119,20 @@ class EndedError(Exception):
 
 Parts = Callable[[Waiting], dict[str, float]]
 """A function that returns the parts of what a command took, from the files it has written."""
+
+_WIDTH = "interval, per cent"
+_EACH = "each state"
+_WIDTH_OF_EDP = "EDP, interval, per cent"
+_RATE = "trials a minute"
+_FIRST_TIME = "the first time"
+_FORMS = {
+    _EACH: "a state {:.2f} s",
+    "confirm": "the comparison {:.1f} s",
+    _WIDTH_OF_EDP: "EDP ±{:.1f} %",
+    _RATE: "{:.0f} trials a minute",
+    _FIRST_TIME: "{:.1f} s the first time",
+}
+"""The words in the table for a part that a row has a goal for."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +310,7 @@ def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
         parts |= {f"{number}: {phase}": seconds for phase, seconds in item["phases_s"].items()}
         if interval := item.get("energy_mj_ci95"):
             width = 50 * (interval["high"] - interval["low"]) / item["energy_mj"]
-            parts[f"{number}: interval, per cent"] = width
+            parts[f"{number}: {_WIDTH}"] = width
     spent_s = [sum(item["phases_s"].values()) for item in items]
     if whole.first_s is not None:
         parts["first: else"] = whole.first_s - spent_s[0]
@@ -299,12 +320,20 @@ def item_parts(path: Path, whole: Waiting) -> dict[str, float]:
 
 
 def search_parts(folder: Path) -> dict[str, float]:
-    """Return the seconds that the trace of a search names, each of the search's whole time."""
+    """Return the seconds that the trace of a search names, each of the search's whole time.
+
+    Those of a state and half the width of the interval of its EDP, in per cent, are among them.
+    """
     parts: dict[str, float] = {}
     for path in sorted(folder.rglob("trace.md")):
-        _, _, times = path.read_text(encoding="utf-8").partition("Wall time of the latest run")
-        for what, seconds in _TRACED.findall(times):
-            parts[what] = parts.get(what, 0.0) + float(seconds)
+        text = path.read_text(encoding="utf-8")
+        _, _, times = text.partition("Wall time of the latest run")
+        for what, seconds, each in _TRACED.findall(times):
+            parts[what] = float(seconds)
+            if what == "evaluate":
+                parts[_EACH] = float(each)
+        for edp, low, high in _EDP.findall(text):
+            parts[_WIDTH_OF_EDP] = 50 * (float(high) - float(low)) / float(edp)
     return parts
 
 
@@ -354,16 +383,26 @@ def profile(folder: Path) -> Waiting:
     return timed((*_COMMAND, "profile", "bloom-560m", "--out", "bloom"), folder, folder)
 
 
-def replay(folder: Path) -> Waiting:
-    """Replay its calls and steps."""
+def profile_again(folder: Path) -> Waiting:
+    """Profile it a second time, when PyTorch and transformers have their bytecode."""
+    cold = profile(folder)
+    return replace(profile(folder), parts_s={_FIRST_TIME: cold.wall_s})
+
+
+def replay(folder: Path, *words: str) -> Waiting:
+    """Replay its calls and steps; the profile is not counted."""
     profile(folder)
-    return timed((*_COMMAND, "replay", "bloom"), folder, folder)
+    return timed((*_COMMAND, "replay", "bloom", *words), folder, folder)
 
 
 def tune(folder: Path) -> Waiting:
     """Search for the templates' parameters of a product."""
     words = ("M=1024 N=1024 K=1024 layout=nn", "--trials", str(_TRIALS), "--no-energy")
-    return timed((*_COMMAND, "gemm", "tune", *words), folder, folder)
+
+    def rate(whole: Waiting) -> dict[str, float]:
+        return {} if whole.is_ended else {_RATE: 60 * _TRIALS / whole.wall_s}
+
+    return timed((*_COMMAND, "gemm", "tune", *words), folder, folder, rate)
 
 
 ROWS = (
@@ -405,6 +444,13 @@ ROWS = (
         lambda folder: products(folder, _RECORDED),
         is_on_card=True,
     ),
+    Row(
+        "session",
+        "a dozen products with records, empty cache",
+        "first item 15 s, each of the next 2 s; energies ±1.0 %",
+        lambda folder: products(folder, f"{_RECORDED}; {_FURTHER}"),
+        is_on_card=True,
+    ),
     Row("ab", "`ab` of two kernels on 64 MiB tensors", "45 s", ab, is_on_card=True),
     Row(
         "optimize",
@@ -413,8 +459,21 @@ ROWS = (
         optimize,
         is_on_card=True,
     ),
-    Row("profile", "`gpuenergy profile` of 24 layers", "15 s", profile, is_on_card=True),
+    Row(
+        "profile",
+        "`gpuenergy profile` of 24 layers, the second time",
+        "15 s",
+        profile_again,
+        is_on_card=True,
+    ),
     Row("replay", "`gpuenergy replay` of them", "120 s", replay, is_on_card=True),
+    Row(
+        "replay-brief",
+        "`gpuenergy replay --brief` of them",
+        "120 s",
+        lambda folder: replay(folder, "--brief"),
+        is_on_card=True,
+    ),
     Row(
         "tune",
         f"`gpuenergy gemm tune`, {_TRIALS} trials",
@@ -445,12 +504,26 @@ def median_waiting(runs: Sequence[Waiting]) -> Waiting:
     )
 
 
+def further(waiting: Waiting) -> str:
+    """Return the parts that a row has a goal for, in words."""
+    parts = waiting.parts_s
+    found = [form.format(parts[name]) for name, form in _FORMS.items() if name in parts]
+    widths = [
+        width
+        for name, width in parts.items()
+        if name.endswith(f": {_WIDTH}") and not name.startswith("before")
+    ]
+    if widths:
+        found.append(f"energies ±{median(widths):.2f} % (median), up to ±{max(widths):.2f} %")
+    return ", ".join(found)
+
+
 def table(results: Sequence[tuple[Row, Waiting]], *, emulated: bool) -> str:
     """Return the results as a table in Markdown."""
     lines = [
         f"| what{' (emulated)' if emulated else ''} | s | processor s | first result s "
-        "| each of the next s | goal |",
-        "|---|---:|---:|---:|---:|---|",
+        "| each of the next s | further | goal |",
+        "|---|---:|---:|---:|---:|---|---|",
     ]
     for row, waiting in results:
         first, later = (
@@ -460,7 +533,7 @@ def table(results: Sequence[tuple[Row, Waiting]], *, emulated: bool) -> str:
         ended = ", ended before its end" if waiting.is_ended else ""
         lines.append(
             f"| {row.what}{ended} | {waiting.wall_s:.2f} | {waiting.cpu_s:.2f} | {first} | {later} "
-            f"| {row.goal} |"
+            f"| {further(waiting)} | {row.goal} |"
         )
     return "\n".join(lines)
 

@@ -36,10 +36,10 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_that_take_minutes_are_left_out_unless_named(tmp_path, capsys):
     path = tmp_path / "waiting.json"
     assert waiting.main(["--runs", "3", "--json", str(path)]) == 0
-    assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 |  | 1 s |\n")
+    assert capsys.readouterr().out.endswith("| a quick one | 2.00 | 0.50 | 0.25 |  |  | 1 s |\n")
     assert [run["wall_s"] for run in json.loads(path.read_text())["rows"]["quick"]] == [3, 1, 2]
     assert waiting.main(["--rows", "slow"]) == 0
-    assert capsys.readouterr().out.endswith("| a slow one | 10000.00 | 10000.00 |  |  |  |\n")
+    assert capsys.readouterr().out.endswith("| a slow one | 10000.00 | 10000.00 |  |  |  |  |\n")
 
 
 def test_the_rows_of_a_card_are_left_out_without_one():
@@ -89,11 +89,27 @@ def test_the_parts_of_items_add_up_to_the_time_until_their_results(tmp_path):
 def test_the_parts_of_a_search_are_those_of_its_trace(tmp_path):
     folder = tmp_path / "kernels" / "_scale"
     folder.mkdir(parents=True)
-    table = "| what | s | s each |\n|---|---|---|\n| evaluate: load | 3.40 | 0.26 |\n"
-    intro = "| other | 1.00 | table |\n"
+    table = "| what | s | s each |\n|---|---|---|\n| evaluate | 5.00 | 2.50 |\n"
+    intro = "| other | 1.00 | 1.00 |\nbaseline, 6 rounds: EDP 0.8000 [0.7840, 0.8160]: better.\n"
     text = f"{intro}Wall time of the latest run, of which 2 states were evaluated:\n\n{table}"
     (folder / "trace.md").write_text(text)
-    assert waiting.search_parts(tmp_path) == {"evaluate: load": 3.4}
+    assert waiting.search_parts(tmp_path) == {
+        "evaluate": 5.0,
+        "each state": 2.5,
+        "EDP, interval, per cent": pytest.approx(2.0),
+    }
+
+
+def test_the_table_has_the_median_of_the_intervals_and_what_else_has_a_goal():
+    parts = {
+        "before: 1: interval, per cent": 9.0,
+        "1: interval, per cent": 1.4,
+        "2: interval, per cent": 0.75,
+        "3: interval, per cent": 1.0,
+        "confirm": 20.0,
+    }
+    found = waiting.further(Waiting(1.0, 1.0, parts_s=parts))
+    assert found == "the comparison 20.0 s, energies ±1.00 % (median), up to ±1.40 %"
 
 
 def test_parts_are_printed_if_they_are_asked_for(monkeypatch, capsys):
