@@ -240,6 +240,13 @@ inline void* cuhost_fill(void* to, int value, std::size_t bytes) {
       ::cuhost::cuhost_guarded<decltype(cuhost_value_##n), cuhost_tag_##n,            \
                         __alignof__(cuhost_value_##n)>::cuhost_storage.cuhost_value;
 #define CUHOST_SHARED(n, kernel, variable) CUHOST_VARIABLE(n, kernel, variable, nullptr)
+// The translator adds this to the variable that gives a shared one its type. It is a local that nothing
+// uses, and GCC would fill it in each thread.
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define CUHOST_UNFILLED [[gnu::uninitialized]]
+#else
+#define CUHOST_UNFILLED
+#endif
 // The translator adds this after each constant variable.
 #define CUHOST_CONSTANT(n, variable) \
   static const bool cuhost_constant_##n = ::cuhost::cuhost_constant(::cuhost::cuhost_build, sizeof(variable));

@@ -7,8 +7,10 @@ The models are what an H200 gives (nvcc of CUDA 13, 2026-11-23), and PTX ISA 8.5
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -297,3 +299,13 @@ def test_an_error_is_told_in_the_words_of_the_text(computed):
     with pytest.raises(KernelFault, match=r"^line 2: .*missing") as told:
         computed("__global__ void k(int* y) {\n y[0] = y[1] / missing; }", size=2, dtype="int32")
     assert "cuhost" not in str(told.value)
+
+
+def test_multiply_adds_are_fused_where_the_host_can(computed):
+    """As nvcc does without ``-fmad=false``: the square of 1 + 2**-12 is not rounded."""
+    source = """
+    extern "C" __global__ void k(const float* x, float* y) { y[0] = x[0] * x[0] + x[1]; }
+    """
+    x = np.array([1 + 2**-12, -(1 + 2**-11)], np.float32)
+    can_fuse = platform.machine() != "x86_64" or " fma " in Path("/proc/cpuinfo").read_text()
+    assert computed(source, x, size=1, dtype="float32") == (2**-24 if can_fuse else 0)

@@ -51,9 +51,11 @@ _GCC = (
 )
 # A GPU compiler unrolls more than GCC's -O1, and a loop over a thread's own array runs several
 # times as fast unrolled. clang unrolls by itself.
+# Only with -fexpensive-optimizations does -O1 fuse multiply-adds.
 # Neighbouring elements of such an array are then computed together, if the ranges of indices show
 # that they are neighbours although integers wrap; the operations and their order stay the same.
 _GCC_UNROLL = (
+    "-fexpensive-optimizations",
     "-ftree-slp-vectorize",
     "-ftree-vrp",
     "-fpeel-loops",

@@ -403,7 +403,8 @@ class Outline:
             )
         self.edits.append((word.start, word.end, ""))
         kernels = self._kernel or self._users(word.start)
-        return self._register(declared, f'CUHOST_SHARED({{}}, "{kernels}", {{}})')
+        registration = f'CUHOST_SHARED({{}}, "{kernels}", {{}})'
+        return self._register(declared, registration, mark=" CUHOST_UNFILLED")
 
     def _users(self, position: int) -> str:
         """Return the entries that need what is declared there, between spaces; "" for all."""
@@ -435,12 +436,18 @@ class Outline:
         return 0
 
     def _register(
-        self, declared: _DeclaredVariables, registration: str, *, rename: bool = True
+        self,
+        declared: _DeclaredVariables,
+        registration: str,
+        *,
+        rename: bool = True,
+        mark: str = "",
     ) -> int:
         text = ""
         for token in declared.names:
             if rename:
-                self.edits.append((token.start, token.end, f"cuhost_value_{self._variables}"))
+                renamed = f"cuhost_value_{self._variables}{mark}"
+                self.edits.append((token.start, token.end, renamed))
             text += " " + registration.format(self._variables, token.text)
             self._variables += 1
         self.edits.append((declared.end, declared.end, text))
