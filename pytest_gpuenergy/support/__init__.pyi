@@ -1,5 +1,4 @@
 from .children import (
-    StartedChild as StartedChild,
     run_captured as run_captured,
     run_child as run_child,
     run_together as run_together,

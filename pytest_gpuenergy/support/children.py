@@ -82,31 +82,14 @@ def run_child(
         OSError: the command cannot be started.
         subprocess.TimeoutExpired: the command did not end in time, and has been terminated.
     """
-    return _finish(_start(command, folder, shown=shown, environment=environment), timeout_s)
-
-
-class StartedChild:
-    """A command that runs in ``folder`` until it is waited for or ended, as of `run_child`.
-
-    Raises:
-        OSError: the command cannot be started.
-    """
-
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
-        self._process = _start(command, folder, shown=False, environment=None)
-
-    def finish(self, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Wait for the command and return its exit code and its combined output.
-
-        Raises:
-            subprocess.TimeoutExpired: the command did not end in time, and has been terminated.
-        """
-        return _finish(self._process, timeout_s)
-
-    def end(self) -> None:
-        """Terminate the command. Idempotent."""
+    process = _start(command, folder, shown=shown, environment=environment)
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except BaseException:
         with uninterrupted():
-            _end(self._process)
+            _end(process)
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output)
 
 
 def run_captured(
@@ -186,18 +169,6 @@ def run_together(
         raise
     _end_all(processes)
     return codes
-
-
-def _finish(
-    process: subprocess.Popen[str], timeout_s: float | None
-) -> subprocess.CompletedProcess[str]:
-    try:
-        output, _ = process.communicate(timeout=timeout_s)
-    except BaseException:
-        with uninterrupted():
-            _end(process)
-        raise
-    return subprocess.CompletedProcess(process.args, process.returncode, output)
 
 
 def _end_all(processes: Sequence[subprocess.Popen[str]]) -> None:

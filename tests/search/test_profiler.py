@@ -6,8 +6,6 @@ import csv
 import io
 import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,11 +75,7 @@ class Ncu:
         return [json.loads(line) for line in lines]
 
     def profiler(self, *, every: int = 1, timeout_s: float = 60.0) -> Profiler:
-        return Profiler(
-            *(every, "GPU-1", "NVIDIA H200", "ns::scale<4>", self._folder),
-            self.told.append,
-            timeout_s,
-        )
+        return Profiler(every, "GPU-1", "NVIDIA H200", "ns::scale<4>", self.told.append, timeout_s)
 
     def place(self, name: str = "s1") -> Path:
         """Return the folder of a variant."""
@@ -103,31 +97,8 @@ def test_a_variant_is_profiled_as_it_is_measured(ncu):
     (words,) = ncu.calls
     assert words[words.index("--kernel-name") + 1] == "scale"
     assert words[words.index("--clock-control") + 1] == "none"
-    assert words[-2:] == [str(os.getpid()), "GPU-1"]
+    assert words[-2:] == [str(ncu.place() / "control.json"), "GPU-1"]
     assert ncu.told == []
-
-
-def test_ncu_waits_for_the_variant_from_the_visit_before_on(ncu, tmp_path):
-    asked = tmp_path / "asked"
-    ncu.does(
-        "from pathlib import Path\nrequest = Path(sys.argv[-3])\n"
-        "while not request.exists(): time.sleep(0.001)\n"
-        f"open({str(asked)!r}, 'a').write(request.read_text() + ' ')\nprint({TABLE!r})"
-    )
-    with ncu.profiler(every=2) as profiler:
-        places = [ncu.place(f"s{number}") for number in range(4)]
-        used = [profiler.visit(place) for place in places]
-    assert used == [{"gmem": 0.64}, {}, {"gmem": 0.64}, {}]
-    controls = [str(places[number] / "control.json") for number in (0, 2)]
-    assert asked.read_text().split() == controls
-    assert not list(tmp_path.glob("*.request"))
-
-
-def test_the_process_that_waits_ends_with_the_search(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    words = [str(tmp_path / "request"), str(process.pid), "emulated"]
-    assert ncu_profiler.main(words) == 1
 
 
 def test_only_every_so_many_visits(ncu):
@@ -252,9 +223,8 @@ def test_it_launches_as_often_as_is_skipped_and_once_more(tmp_path, monkeypatch)
             yield SimpleNamespace(run=lambda: (loaded.run(), launched.append(job.kernel.source)))
 
     monkeypatch.setattr(EmulatedDevice, "load", load)
-    request = tmp_path / "request"
-    request.write_text(str(tmp_path / "out/kernels/_scale/baseline/control.json"))
-    assert ncu_profiler.main([str(request), str(os.getpid()), "emulated"]) == 0
+    control = tmp_path / "out/kernels/_scale/baseline/control.json"
+    assert ncu_profiler.main([str(control), "emulated"]) == 0
     assert len(launched) == ncu_profiler.LAUNCHES
     assert all("void scale(" in source for source in launched)
 

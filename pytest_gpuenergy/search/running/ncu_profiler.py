@@ -1,24 +1,19 @@
 """Profiles variants with Nsight Compute, where it works.
 
-``python -m pytest_gpuenergy.search.running.ncu_profiler REQUEST PROCESS_ID GPU_UUID`` is the
-process that ncu profiles: it waits until a file named REQUEST tells the path of a control file, or
-until the process with that ID has ended, and launches that variant a few times on a GPU that the
-caller has claimed. It is started one state ahead, because ncu and its imports take two seconds.
+``python -m pytest_gpuenergy.search.running.ncu_profiler CONTROL_JSON GPU_UUID`` is the process that
+ncu profiles: it launches a variant a few times on a GPU that the caller has claimed.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
 
 from msgspec import Struct
 
@@ -36,13 +31,12 @@ from pytest_gpuenergy.support import (
     INSTALL,
     FormError,
     InputError,
-    StartedChild,
     dump,
     forbidden,
     is_there,
     read_record,
+    run_child,
     shown,
-    start_ticks,
     write_atomically,
 )
 from pytest_gpuenergy.tuning import writing
@@ -52,8 +46,6 @@ _TIMEOUT_S = 120.0
 """Seconds for one profile."""
 _MAX_BYTES = 1 << 20
 """Size of a stored profile."""
-_POLL_S = 0.005
-"""The time between two looks for a request."""
 LAUNCHES = 3
 """Launches of a variant. The last one is profiled: the caches are then as in a measurement."""
 
@@ -92,7 +84,6 @@ class Profiler:
         gpu: the UUID of the GPU, which the caller has claimed.
         gpu_name: the name of the GPU.
         entry: the name of the kernel.
-        folder: the folder of the search, for the requests.
         tell: called with that sentence.
         timeout_s: the time for one profile, in seconds.
     """
@@ -101,26 +92,12 @@ class Profiler:
     gpu: str
     gpu_name: str
     entry: str
-    folder: Path
     tell: Callable[[str], None]
     timeout_s: float = _TIMEOUT_S
 
     def __post_init__(self) -> None:
         self._visits = 0
         self._trouble = ""
-        self._ahead: StartedChild | None = None
-        self._requests = 0
-
-    def __enter__(self) -> Profiler:
-        """Start ncu for the first visit, if it is there."""
-        self._begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End what was started for a visit that did not come."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.end()
 
     def visit(self, place: Path) -> Mapping[Region, float]:
         """Return the profile of the variant in a folder; empty if it is not the variant's turn.
@@ -132,8 +109,6 @@ class Profiler:
         due = self.every > 0 and self._visits % self.every == 0
         self._visits += 1
         if not due:
-            if self.every > 0 and self._visits % self.every == 0:
-                self._begin()
             return {}
         path = place / PROFILE
         if is_there(path):
@@ -157,14 +132,8 @@ class Profiler:
             write_atomically(path, dump(profile), durable=True)
         return profile.used
 
-    def _begin(self) -> None:
-        """Start ncu for the next visit that is due; what does not work is told then."""
-        if self.every > 0 and self._ahead is None and not self._trouble:
-            with suppress(InputError, OSError):
-                self._ahead = self._start_ncu()
-
-    def _start_ncu(self) -> StartedChild:
-        """Start ncu with a process that waits for the request with the present number."""
+    def _run_ncu(self, place: Path) -> str:
+        """Run ncu on a variant and return what it prints."""
         ncu = shutil.which("ncu")
         if ncu is None:
             raise InputError(f"ncu is not on the PATH: {INSTALL}")
@@ -179,24 +148,8 @@ class Profiler:
         }
         words = [str(word) for option in options.items() for word in option]
         child = [sys.executable, "-m", "pytest_gpuenergy.search.running.ncu_profiler"]
-        request = self._request
-        command = [ncu, "--csv", *words, *child, str(request), str(os.getpid()), self.gpu]
-        return StartedChild(command, request.parent)
-
-    @property
-    def _request(self) -> Path:
-        return self.folder / f"profile-{os.getpid()}-{self._requests}.request"
-
-    def _run_ncu(self, place: Path) -> str:
-        """Run ncu on a variant and return what it prints."""
-        ahead, self._ahead = self._ahead or self._start_ncu(), None
-        request = self._request
-        self._requests += 1
-        try:
-            write_atomically(request, str(place.absolute() / "control.json"))
-            done = ahead.finish(self.timeout_s)
-        finally:
-            request.unlink(missing_ok=True)
+        command = [ncu, "--csv", *words, *child, str(place.absolute() / "control.json"), self.gpu]
+        done = run_child(command, place, timeout_s=self.timeout_s)
         with writing(place / _LOG):
             write_atomically(place / _LOG, done.stdout)
         if FORBIDDEN in done.stdout:
@@ -267,28 +220,15 @@ def _number(name: str, text: str) -> float:
     return value
 
 
-def _requested(request: Path, parent: int) -> Path | None:
-    """Wait for a request and return the path in it; None if the process ``parent`` has ended."""
-    born = start_ticks(parent)
-    while not is_there(request):
-        if born is None or start_ticks(parent) != born:
-            return None
-        sleep(_POLL_S)
-    return Path(request.read_text(encoding="utf-8"))
-
-
 def main(words: Sequence[str]) -> int:
-    """Launch the kernel of the requested control file with the first set of sizes."""
-    request, parent, gpu = Path(words[0]), int(words[1]), words[2]
+    """Launch the kernel of a control file with the first set of sizes."""
+    path, gpu = Path(words[0]), words[1]
+    control = read_control(path)
+    spec = read_spec(path.parent / control.spec)
+    workload = workload_of(spec, spec.sizes[0], dict)
+    kernel = kernel_of(spec, control.state, spec.sizes[0])
+    nbytes = sum(tensor.nbytes for tensor in workload.tensors)
     with open_device(gpu) as device:
-        device.describe()  # so that its processes have begun; none uses the GPU yet
-        if (path := _requested(request, parent)) is None:
-            return 1
-        control = read_control(path)
-        spec = read_spec(path.parent / control.spec)
-        workload = workload_of(spec, spec.sizes[0], dict)
-        kernel = kernel_of(spec, control.state, spec.sizes[0])
-        nbytes = sum(tensor.nbytes for tensor in workload.tensors)
         job = Job.of(kernel, workload, seed=control.seed)
         arrays = device.arrays if nbytes > _SMALL_BYTES else None
         with (

@@ -140,7 +140,7 @@ def _optimize(
         # With several GPUs one would be profiled while it measures.
         profiles = not device.emulated and len(gpus.devices) == 1
         every = int(parameters.ncu_every) if profiles else 0
-        profiler = Profiler(every, device.uuid, device.name, spec.entry, folder.path, tell)
+        profiler = Profiler(every, device.uuid, device.name, spec.entry, tell)
         explorer = GraphExplorer(
             spec,
             MOVES if llm is None else (*MOVES, llm),
@@ -151,9 +151,7 @@ def _optimize(
                 folder.place(BASELINE if state == spec.baseline.id else state)
             ),
         )
-        search = KernelSearch(evaluator, folder, explorer, settings, info, tell, stop, llm)
-        with profiler:
-            found = search.run()
+        found = KernelSearch(evaluator, folder, explorer, settings, info, tell, stop, llm).run()
         write_tactics(
             outdir, part, summarize_observations(spec.language, explorer.observations()), tell
         )
