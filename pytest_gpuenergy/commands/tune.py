@@ -68,7 +68,7 @@ def tune(arguments: Namespace, wanted: Sequence[Wanted]) -> int:
         for tuner_name in {group.tuner for group in groups}:
             spaces.check(tuner_name)
         gpus = _claim(stack, arguments)
-        gpus.begin()
+        gpus.begin(energy=all(group.settings.energy for group in groups))
         for group in groups:
             tuner = tuning.Tuner(
                 gpus=gpus,

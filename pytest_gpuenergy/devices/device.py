@@ -272,11 +272,11 @@ class Device(ABC):
         Without any, what all kernels need is made, such as a process, before the device is used.
         """
 
-    def begin_search(self) -> None:  # noqa: B027 -- for devices with processes
+    def begin_search(self, beside: int = 0) -> None:  # noqa: B027 -- for devices with processes
         """Start what many kernels will need, without waiting for it: call this before any.
 
-        A real GPU starts all its compilers and the context in which kernels run. Nothing may be
-        timed until a kernel has run.
+        A real GPU starts all its compilers, the context in which kernels run, and processes for so
+        many devices `beside` it. Nothing may be timed until a kernel has run.
         """
 
     @abstractmethod

@@ -126,10 +126,10 @@ class TuningGpus:
         confirms = tuple(StationConfirmer(station, tell) for station in gpus.stations)
         return cls(gpus.devices, confirms, gpus.team)
 
-    def begin(self) -> None:
-        """Start what the first candidates will need, while a search space is made."""
+    def begin(self, *, energy: bool) -> None:
+        """Start what the candidates and `confirm_all` need, while a search space is made."""
         if self._is_alone:
-            self.devices[0].begin_search()
+            self.devices[0].begin_search(0 if energy else min(_TOGETHER, _cpus()))
 
     def confirm_all(
         self, kernels: Sequence[Kernel], workload: Workload, *, energy: bool
@@ -145,7 +145,7 @@ class TuningGpus:
         count = min(_TOGETHER, len(kernels), _TOGETHER_BYTES // max(1, nbytes))
         if energy or not self._is_alone:
             count = 1
-        with self.devices[0].beside(min(count, len(os.sched_getaffinity(0)))) as devices:
+        with self.devices[0].beside(min(count, _cpus())) as devices:
             if len(devices) < 2:
                 for kernel in kernels:
                     yield _outcome(self.confirm, kernel, workload, energy=energy)
@@ -192,6 +192,11 @@ class TuningGpus:
                     if losses > 1:
                         raise KernelFault("runtime", lost_twice(error)) from None
                     self.team.lose(member, error)
+
+
+def _cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 _MAY_BE_OTHERS = frozenset[Outcome]({"constraints", "timeout"})

@@ -103,6 +103,8 @@ class CudaDevice(Device):
         self._next_heater: Worker | None = None
         self._alongside: Worker | None = None
         self._ending: Thread | None = None
+        self._is_beside = False
+        self._spare: list[CudaDevice] = []  # for `beside`
         self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
@@ -138,10 +140,12 @@ class CudaDevice(Device):
             if not self.refusal(kernel):
                 self._compilers.submit(kernel)
 
-    def begin_search(self) -> None:
+    def begin_search(self, beside: int = 0) -> None:
         self._compilers.begin()
         self.prepare(())
         self.begin_context()
+        if self._shares_memory:
+            self._spare += [self._other() for _ in range(beside - len(self._spare))]
 
     def compile(self, kernel: AnyKernel) -> None:
         self._binary(kernel)
@@ -197,7 +201,8 @@ class CudaDevice(Device):
         )
         self._leave_other_imports(job.kernel.modules)
         # For the measurement that follows, see `repeat`; it may take place in this worker.
-        self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
+        if not self._is_beside:
+            self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
         try:
             yield kernel
         finally:
@@ -269,13 +274,15 @@ class CudaDevice(Device):
         if not self._shares_memory or count < 2:
             yield (self,)
             return
-        others = [self._other() for _ in range(count)]
+        while len(self._spare) < count:
+            self._spare.append(self._other())
+        others, self._spare = self._spare[:count], self._spare[count:]
         try:
             yield others
         finally:
-            for other in others:
-                other._worker.kill()
-                other._next_worker.kill()
+            workers = [each for other in others for each in (other._worker, other._next_worker)]
+            with ThreadPoolExecutor(count, "kill") as pool:  # a context takes 0.1 s to end
+                list(pool.map(lambda worker: worker.kill(), workers))
 
     @property
     def arrays(self) -> DeviceArrays | None:
@@ -341,9 +348,8 @@ class CudaDevice(Device):
             }
 
     def close(self) -> None:
-        self._worker.kill()
-        self._next_worker.kill()
-        for worker in (self._next_heater, self._alongside):
+        workers = [self._worker, self._next_worker, self._next_heater, self._alongside]
+        for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
         self._compilers.close()
@@ -359,6 +365,7 @@ class CudaDevice(Device):
     def _other(self) -> CudaDevice:
         """Return a device with this one's compilers and arrays, but with processes of its own."""
         other = copy(self)
+        other._is_beside, other._spare = True, []
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
         other._alongside, other._ending = None, None

@@ -73,6 +73,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
     monkeypatch.setattr(cuda, "has_context", lambda _: False)
     monkeypatch.setattr(CudaDevice, "_binary", lambda *_: None)
     monkeypatch.setattr(CompilerPools, "submit", lambda *_: None)
+    monkeypatch.setattr(CompilerPools, "begin", lambda _: None)
     return made
 
 
@@ -148,6 +149,21 @@ def test_devices_beside_have_processes_of_their_own_that_end(device, workers):
         assert measure(devices[0], apart=False) == numbers[0]
     assert {one.pid for one in workers} & set(numbers) == set()
     assert measure(device, apart=False) == first
+
+
+def test_processes_for_devices_beside_start_with_the_search(device, workers):
+    device.begin_search(2)
+    ready = {worker.pid for worker in workers} - {None}
+    with device.beside(3) as devices:
+        numbers = [measure(other, apart=False) for other in devices]
+    assert len(ready & set(numbers)) == 2
+    assert {worker.pid for worker in workers} & set(numbers) == set()
+
+
+def test_processes_for_devices_beside_that_are_not_needed_end_with_the_device(device, workers):
+    device.begin_search(2)
+    device.close()
+    assert {worker.pid for worker in workers} == {None}
 
 
 def test_one_device_at_a_time_needs_no_other(device):
