@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from kernel_specs import optimize, spec_with, write
+from msgspec.structs import replace
 
 from pytest_gpuenergy.record import METRICS, Interval, Metric
 from pytest_gpuenergy.search import (
@@ -22,6 +23,7 @@ from pytest_gpuenergy.search import (
     summarize,
     summary_lines,
 )
+from pytest_gpuenergy.search.running import search_trace
 
 H200 = "NVIDIA H200"
 
@@ -170,3 +172,15 @@ def test_one_kernel_needs_no_table(tmp_path, capsys):
     assert optimize(write(tmp_path), tmp_path / "out", *words) == 0
     assert json.loads(capsys.readouterr().out)[0]["kernel"] == "scale"
     assert json.loads((tmp_path / "out/summary.json").read_text())["kernels"][0]["name"] == "scale"
+
+
+def test_a_trace_names_what_is_assumed(tmp_path):
+    state = state_with()
+    *others, last = state.nodes
+    slow = replace(last, outcome="correct", cost=8.0, time_ms=3.0, assumed=True)
+    spec = spec_called(tmp_path)
+    text = search_trace.trace(spec, replace(state, nodes=(*others, slow)))
+    rows = [line for line in text.splitlines() if line.startswith("| s")]
+    assert [row.count("(assumed)") for row in rows] == [0, 0, 0, 2]
+    assert "power was not measured to the end" in text
+    assert "assumed" not in search_trace.trace(spec, state).lower()

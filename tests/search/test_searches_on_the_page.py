@@ -74,6 +74,7 @@ def test_states_follow_what_they_were_made_from(out, tmp_path):
     states = states_of(search)
     assert (states[THREE]["others"], states[ONE]["others"]) == ([1], [])
     assert states[ROOT]["visits"] == 4
+    assert states[ROOT]["assumed"] is False
     assert states[ONE]["ratio"] == 0.5
 
 

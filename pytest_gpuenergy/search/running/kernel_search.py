@@ -211,7 +211,8 @@ class KernelSearch:
                 finding = f"{result.outcome}: {result.message}"
                 if result.cost is not None:
                     unit = f"{result.objective.unit}{emulated_mark(result.emulated)}"
-                    finding = f"{result.cost:.4g} {unit}"
+                    assumed = "" if result.assumed_power_w is None else ", with an assumed power"
+                    finding = f"{result.cost:.4g} {unit}{assumed}"
                 label = f"{application.move} {application.what}"
                 self.tell(f"{self.bench.spec.name} {number}: {label}: {finding}")
             self._record_node(trial.state, trial.result, trial.next_move)
@@ -294,6 +295,7 @@ class KernelSearch:
             outcome=result.outcome,
             cost=result.cost,
             time_ms=result.time_ms,
+            assumed=result.assumed_power_w is not None,
         )
         self._states[state.id] = state
         nodes = (*self.state.nodes, node)

@@ -164,6 +164,7 @@ def _states(search: SearchRecord) -> Iterator[Values]:
             "outcome": node.outcome,
             "message": _message(search.folder, node),
             "cost": node.cost,
+            "assumed": node.assumed,
             "ratio": None if node.cost is None or not first else finite(node.cost / first),
             "time_ms": node.time_ms,
             "visits": visited[id_].visits if id_ in visited else None,

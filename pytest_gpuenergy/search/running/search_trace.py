@@ -56,10 +56,16 @@ def trace(spec: KernelSpec, state: SearchState, notes: Iterable[str] = ()) -> st
     first = state.nodes[0].cost if state.nodes else None
     for node in state.nodes:
         move = f"{node.move} {node.what}".strip().replace("|", "\\|") or "baseline"
-        cost = "" if node.cost is None else f"{node.cost:.4g}"
-        share = "" if node.cost is None or not first else f"{node.cost / first:.3f}"
+        assumed = " (assumed)" if node.assumed else ""
+        cost = "" if node.cost is None else f"{node.cost:.4g}{assumed}"
+        share = "" if node.cost is None or not first else f"{node.cost / first:.3f}{assumed}"
         cells = (node.id, node.parent or "", move, node.outcome, cost, share)
         lines.append(f"| {' | '.join(cells)} |")
+    if any(node.assumed for node in state.nodes):
+        lines += [
+            "",
+            "Assumed: the power was not measured to the end, as the variant cannot be the best.",
+        ]
     for gain in state.gains:
         lines += ["", _comparison(gain)]
     if state.finished:

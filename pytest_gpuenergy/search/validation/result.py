@@ -112,6 +112,7 @@ class SearchNode(Struct, frozen=True, kw_only=True):
         outcome: ``correct``, or the reason why the state is refused.
         cost: the objective, in ms, mJ or mJ·ms; None if the state is refused.
         time_ms: the time of one launch.
+        assumed: whether the power in ``cost`` is assumed (`Result.assumed_power_w`), not measured.
     """
 
     id: str
@@ -121,6 +122,7 @@ class SearchNode(Struct, frozen=True, kw_only=True):
     outcome: Outcome
     cost: float | None
     time_ms: float | None
+    assumed: bool = False
 
 
 class TurnFigures(Struct, frozen=True, kw_only=True):

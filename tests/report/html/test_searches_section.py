@@ -57,6 +57,14 @@ def test_a_search_alone_is_a_page(show, report):
     assert page.complaints == []
 
 
+def test_assumed_figures_are_named_so_and_are_no_gain(show, report):
+    states = [state("s0", None, 0, ratio=1.0), state("s1", 0, 1, assumed=True)]
+    page = show(report(), searches=[search(states=states, gains=[], incumbent="s0")])
+    assert [one.get_attribute("class") for one in page.find(".states a")] == ["baseline", "other"]
+    assert ["(assumed)" in one.text for one in page.find(".states a")] == [False, True]
+    assert page.complaints == []
+
+
 def test_what_was_measured_stands_beside_the_variant(show, report, measured):
     kernel = KernelInfo("k01", "0" * 64, "search", details={"state": "s1"})
     page = show(report(measured(1, kernel=kernel)), searches=[search()])

@@ -11,9 +11,10 @@ function searches() {
 }
 
 const gainWords = (gain) => gain.ratios.map((one) => `${one.metric} x${digits(one.ratio, 3)}`).join(", ");
-const stateWords = (one) => one.ratio === null ? one.outcome : `x${one.ratio.toFixed(3)}`;
+const assumed = (one) => one.assumed ? " (assumed)" : "";
+const stateWords = (one) => one.ratio === null ? one.outcome : `x${one.ratio.toFixed(3)}${assumed(one)}`;
 const stateKind = (one) => one.parent === null && one.depth === 0 ? "baseline"
-  : one.cost === null ? "failed" : one.ratio !== null && one.ratio < 1 ? "better" : "other";
+  : one.cost === null ? "failed" : one.ratio !== null && one.ratio < 1 && !one.assumed ? "better" : "other";
 
 function outcomeOf(search) {
   const kept = search.gains.find((gain) => gain.accepted);
@@ -124,8 +125,8 @@ function variantsOf(search, rows, number, link, named) {
     { title: "from", key: "from", cell: (row) => row.from && named(row.from) },
     { title: "move", key: "move", wide: true },
     { title: "outcome", key: "outcome" },
-    figure(`${search.objective} (${search.unit})`, "cost", (row) => digits(row.cost)),
-    figure("of baseline", "ratio", (row) => row.ratio === null ? "" : row.ratio.toFixed(3)),
+    figure(`${search.objective} (${search.unit})`, "cost", (row) => digits(row.cost) + assumed(row)),
+    figure("of baseline", "ratio", (row) => row.ratio === null ? "" : row.ratio.toFixed(3) + assumed(row)),
     figure("time (ms)", "time_ms", (row) => digits(row.time_ms)),
     figure("visits", "visits"),
     ...rows.some((row) => row.message) ? [{ title: "why refused", key: "message", wide: true }] : [],
