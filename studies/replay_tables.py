@@ -33,7 +33,7 @@ _ORDER = (
     "links",
     "gaps",
 )
-_TERMS = ("temperature_mj", "clocks_mj", "neighbours_mj", "links_mj", "pace_mj", "gaps_mj")
+_TERMS = ("temperature_mj", "clocks_mj", "neighbours_mj", "links_mj", "gaps_mj")
 _WIDTH = 560
 _LARGEST_BYTES = 64 << 20
 
@@ -218,7 +218,7 @@ def _parts(one: Step) -> Iterator[tuple[str, float]]:
             sums[_kind(part.operator)] += part.energy_mj
         sums["links"] += account.links_mj
         sums["neighbours"] += max(0.0, account.neighbours_mj)
-        sums["gaps"] += max(0.0, account.gaps_mj + account.pace_mj)
+        sums["gaps"] += max(0.0, account.gaps_mj)
     shortened = one.sum_of("predicted_mj") / sum(sums.values())
     yield from ((kind, shortened * energy_mj) for kind, energy_mj in sums.items())
 

@@ -332,6 +332,7 @@ class TestWithPyTorch:
         operators = {one["id"]: one["operator"].split(".")[1] for one in calls}
         assert set(operators) < set(measured)
         steps = {key: one for key, one in zip(measured, told, strict=True) if "step" in key}
+        steps.pop("step0-eager-gaps")  # empty kernels, which tell nothing
         assert steps == {
             "step0-graph": True,
             "step0-eager": False,

@@ -18,7 +18,6 @@ from pytest_gpuenergy.replay import (
     LAYERS,
     Account,
     GraphCalls,
-    LaunchForm,
     UniqueCall,
     account_for_step,
     call_settings,
@@ -67,44 +66,6 @@ def test_gaps_of_the_host_cost_the_power_of_empty_kernels_that_it_launches():
         tokens=1,
     )
     assert (found.gaps_w, found.gaps_mj, found.gaps_mj_half_width) == (52.0, 312.0, 12.0)
-
-
-def paced(found: Measurement, launch_us: float) -> Measurement:
-    """With what an empty launch took directly afterwards."""
-    return replace(found, kernel=replace(found.kernel, details={"launch_us": launch_us}))
-
-
-def launching(name: str, steps: dict[int, int], launches: int) -> UniqueCall:
-    form = LaunchForm("kernel", (1, 1, 1), (1, 1, 1), 0, "k1")
-    return replace(call(name, steps), launches=(form,) * launches)
-
-
-def test_what_launches_take_longer_than_when_the_calls_were_measured_is_a_term():
-    calls = [launching("a", {0: 3}, 2), launching("b", {0: 1000}, 1)]
-    window = {"replays": "step0-window0", "step": 0, "calls": "b b", "count": 100}
-    measured = {
-        "a": paced(measurement(1.0, 400.0), 0.7),
-        "b": paced(measurement(0.001, 0.4), 0.75),
-        "step0-window0": paced(
-            measurement(0.002, 0.8, workload=WorkloadInfo("model", window, 0, 0)), 0.6
-        ),
-    }
-    whole = paced(measurement(5.0, 2000.0), 0.5)
-    found = account_for_step(0, GRAPH, whole, calls, measured, 100.0, 1)
-    expected_us = 3 * 2 * -0.2 + (1000 - 200) * -0.25 + 100 * 2 * -0.1
-    assert found.pace_ms == pytest.approx(expected_us / 1e3)
-    assert found.pace_mj == pytest.approx(100.0 * expected_us / 1e3)
-    assert found.gaps_ms == pytest.approx(5.0 - 4.0 - expected_us / 1e3)
-    assert found.predicted_mj == pytest.approx(3 * 400.0 + 1000 * 0.4 + 100.0 * 1.0)
-
-
-@pytest.mark.parametrize(("level", "launch_us"), [(EAGER, 0.5), (GRAPH, None)])
-def test_a_pace_that_is_unknown_or_that_of_the_host_is_no_term(level, launch_us):
-    whole = measurement(5.0, 2000.0)
-    whole = whole if launch_us is None else paced(whole, launch_us)
-    measured = {"a": paced(measurement(1.0, 400.0), 0.7)}
-    found = account_for_step(0, level, whole, [launching("a", {0: 3}, 2)], measured, 100.0, 1)
-    assert (found.pace_ms, found.pace_mj) == (0.0, 0.0)
 
 
 def test_energies_are_brought_to_the_temperature_of_the_step():

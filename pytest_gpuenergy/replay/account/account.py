@@ -1,8 +1,8 @@
 """Accounts for the energy of a step: the sum of its calls, and what the sum leaves over.
 
     E(step) = sum over calls of n E(call) + temperature + clocks + neighbours + links
-              + P(gaps) (t(pace) + t(gaps)) + residual
-    t(step) = sum over calls of n t(call) + clocks + neighbours + t(pace) + t(gaps)
+              + P(gaps) t(gaps) + residual
+    t(step) = sum over calls of n t(call) + clocks + neighbours + t(gaps)
 
 Each E on the right and the left is measured. The energies of calls are brought to the temperature
 that the card had during the step, by each call's own change per kelvin, and those of calls that the
@@ -24,11 +24,6 @@ an empty kernel after each call; where the host launches, it is the power of emp
 launches as often as those of the step.
 
     P(gaps) = (E(step with empty kernels) - E(step)) / (t(step with empty kernels) - t(step))
-
-How soon a launch of a graph follows another changes while a process runs. Empty kernels tell after
-each measurement; what their pace makes the step longer than its calls is a term of its own.
-
-    t(pace) = sum over calls of n launches(call) (pace at the step - pace at the call)
 """
 
 from __future__ import annotations
@@ -53,9 +48,6 @@ RESTORES = "restores"
 restores these values before each time, which its measurement includes."""
 GPU_US = "gpu_us"
 """The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
-LAUNCH_US = "launch_us"
-"""The detail of a record with the time from one empty kernel to the next in a CUDA graph, directly
-after the measurement, in microseconds."""
 
 WINDOW_STEP, WINDOW_CALLS, WINDOW_COUNT = "step", "calls", "count"
 """The parameters of a window's workload: its step, the ids of its calls in their order, separated
@@ -145,16 +137,6 @@ def profiled_gpu_us(measurement: Measurement) -> float | None:
     """Return the GPU time of a call alone, by the profiler, in microseconds; None if unknown."""
     value = measurement.kernel.details.get(GPU_US)
     return float(value) if isinstance(value, int | float) else None
-
-
-def slower_us(whole: Measurement, part: Measurement) -> float:
-    """Return how much longer a launch took after a step was measured than after a part of it was.
-
-    Zero where either is unknown, in microseconds.
-    """
-    paces = [one.kernel.details.get(LAUNCH_US) for one in (whole, part)]
-    later_us, earlier_us = (one if isinstance(one, int | float) else None for one in paces)
-    return 0.0 if later_us is None or earlier_us is None else later_us - earlier_us
 
 
 class CallFigures(NamedTuple):
@@ -400,11 +382,11 @@ class Account(Struct, frozen=True):
             left out, because there they include waiting.
         gpu_ms: The GPU time of the same calls alone, by the same profiler; None if it is unknown
             for any of them.
-        gaps_ms: The time of the step in which no call runs, without ``pace_ms``; negative if the
-            calls took longer alone than the step.
+        gaps_ms: The time of the step in which no call runs; negative if the calls took longer
+            alone than the step.
         gaps_mj: The energy of the gaps, at ``gaps_w``.
         residual_mj: The measured energy that the prediction does not account for.
-        predicted_mj: The sum of all terms but the residual.
+        predicted_mj: The sum of calls, temperature, links and gaps.
         energy_error: The error of the prediction, relative to the measured energy.
         time_error: The difference of ``gpu_ms`` and ``neighbours_gpu_ms`` from ``trace_ms``,
             relative to it; None without ``gpu_ms``.
@@ -435,9 +417,6 @@ class Account(Struct, frozen=True):
         predicted_mj_half_width: The half width of the 95 % interval of ``predicted_mj``. The errors
             of all measurements add up in it, each once: those of calls alone count where a call
             lies in no window.
-        pace_ms: What the launches of a step that is a graph take longer than when its calls and
-            windows were measured, because the process has become slower or was faster then.
-        pace_mj: The energy of this time, at ``gaps_w``.
     """
 
     cap: str
@@ -483,8 +462,6 @@ class Account(Struct, frozen=True):
     neighbours_gpu_ms: float = 0.0
     windows: tuple[str, ...] = ()
     predicted_mj_half_width: float | None = None
-    pace_ms: float = 0.0
-    pace_mj: float = 0.0
 
     @property
     def is_within_intervals(self) -> bool:
@@ -678,17 +655,15 @@ def account_for_step(
     beside = neighbours(step, level, whole, figures, counts, measured)
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
-    pace_ms = 0.0 if level == EAGER else _pace_ms(whole, parts, beside, calls, measured)
-    gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms - pace_ms
+    gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms
     in_gaps = gap_power(step, level, measured, whole.temperature_c) or GapPower(idle_w, 0.0)
-    gaps_mj, pace_mj = in_gaps.power_w * gaps_ms, in_gaps.power_w * pace_ms
+    gaps_mj = in_gaps.power_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
     exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)
     awake_w = links_w(step, level, measured, whole.temperature_c)
     links_mj = (awake_w or 0.0) * (time_ms - exchanges_ms)
-    predicted_mj = predicted_kernels_mj + beside.energy_mj + links_mj + pace_mj + gaps_mj
+    predicted_mj = predicted_kernels_mj + beside.energy_mj + links_mj + gaps_mj
     gaps_half_width = in_gaps.half_width_w * abs(gaps_ms)
-    pace_half_width = in_gaps.half_width_w * abs(pace_ms)
     in_windows = {part.call: beside.covered.get(part.call, 0) for part in parts}
     apart_half_width = sum(
         (part.calls - min(part.calls, in_windows[part.call])) * figures[part.call].half_width_mj
@@ -737,36 +712,8 @@ def account_for_step(
         neighbours_mj_half_width=beside.half_width_mj,
         neighbours_gpu_ms=beside.gpu_ms,
         windows=beside.windows,
-        predicted_mj_half_width=(
-            apart_half_width + beside.together_mj + gaps_half_width + pace_half_width
-        ),
-        pace_ms=pace_ms,
-        pace_mj=pace_mj,
+        predicted_mj_half_width=apart_half_width + beside.together_mj + gaps_half_width,
     )
-
-
-def _pace_ms(
-    whole: Measurement,
-    parts: Sequence[CallShare],
-    beside: Neighbours,
-    calls: Sequence[UniqueCall],
-    measured: Mapping[str, Measurement],
-) -> float:
-    """Return what the launches of a step take longer than when its parts were measured."""
-    launches = {call.id: len(call.launches) for call in calls}
-    alone_us = sum(
-        (part.calls - beside.covered.get(part.call, 0))
-        * launches[part.call]
-        * slower_us(whole, measured[part.call])
-        for part in parts
-    )
-    together_us = sum(
-        int(window.workload.parameters[WINDOW_COUNT])
-        * sum(launches[call] for call in str(window.workload.parameters[WINDOW_CALLS]).split())
-        * slower_us(whole, window)
-        for window in map(measured.__getitem__, beside.windows)
-    )
-    return (alone_us + together_us) / 1e3
 
 
 class Saving(Struct, frozen=True):

@@ -162,8 +162,6 @@ def _account(account: Account, step: str) -> Iterator[str]:
         )
     if account.links_w is not None:
         others += f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
-    if account.pace_ms:
-        others += f", pace {account.pace_mj:+.3g} in {account.pace_ms:+.3g} ms"
     gaps_w = account.idle_w if account.gaps_w is None else account.gaps_w
     spread = f" ±{account.gaps_mj_half_width:.2g}" if account.gaps_mj_half_width else ""
     within = ", within the intervals" if account.is_within_intervals else ""

@@ -28,7 +28,6 @@ from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.play.call_windows import CallWindow, choose_windows
 from pytest_gpuenergy.replay.play.changes import ResultReads, call_changes, fusible_modules
-from pytest_gpuenergy.replay.play.launch_pace import LaunchPace
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
     PlannedChange,
@@ -133,11 +132,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             """Return a function to capture, which makes the calls that the account counts."""
             return with_calls_of(function, is_capturing=True) if profile.graph_differs else function
 
-        pace = LaunchPace() if device.startswith("cuda") else None
-
-        def noted(items: Sequence[Replayable]) -> list[Replayable]:
-            return list(items) if pace is None else list(map(pace.noted, items))
-
         wholes, gapped = [], []
         for step, whole, inside in captured:
             if LAYERS not in inside:
@@ -228,30 +222,16 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeat = partial(_repeater, CallTurns(own.restores), device, ALONE)
             return workloads.with_restores(found, repeat)
 
-        alone = [
-            item
-            for call in most_time_first
-            if call.id in turns
-            for item in with_restores(
-                workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
-            )
-        ]
-        together = [
-            item
-            for window, own, gpu_us in windows
-            for item in with_restores(
-                workloads.window(
-                    *(window.step, window.number, window.calls, len(window.numbers)),
-                    *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
-                    is_layer=window.is_layer,
-                    from_host=window.from_host,
-                ),
-                own,
-            )
-        ]
         return ReplayPlan(
-            noted(wholes),
-            noted(alone),
+            wholes,
+            [
+                item
+                for call in most_time_first
+                if call.id in turns
+                for item in with_restores(
+                    workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
+                )
+            ],
             missing,
             lambda call, gaps, key: workloads.spaced(
                 *(call, *repeat_call(call, gaps), gaps, key),
@@ -261,7 +241,19 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             name,
             gapped,
             changes if ranks.count == 1 else None,
-            noted(together),
+            [
+                item
+                for window, own, gpu_us in windows
+                for item in with_restores(
+                    workloads.window(
+                        *(window.step, window.number, window.calls, len(window.numbers)),
+                        *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
+                        is_layer=window.is_layer,
+                        from_host=window.from_host,
+                    ),
+                    own,
+                )
+            ],
             host_gaps if ranks.count == 1 else None,
         )
 
