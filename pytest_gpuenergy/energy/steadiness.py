@@ -253,7 +253,12 @@ class Steadiness:
         return far <= self.settings.settled and not slope.exceeds(self.settings.steady_slope_per_s)
 
     def drifts(self, edges: Sequence[Edge]) -> bool:
-        """Return whether the power changes significantly after the heat-up, or may do so."""
+        """Return whether the power changes significantly after the heat-up, or may do so.
+
+        Not if the settings do not ask for that: so few edges may not show it.
+        """
+        if math.isinf(self.settings.steady_slope_per_s):
+            return False
         settled_s = self.start_s + self.warmup_s - _SPAN_S / 2
         slope = self._slope([edge for edge in edges if edge.time_s >= settled_s])
         return slope is None or slope.exceeds(self.settings.steady_slope_per_s)

@@ -98,6 +98,7 @@ from .play.changes import (
 from .play.rank_replay import (
     ReplayOptions as ReplayOptions,
     call_settings as call_settings,
+    slight_modules as slight_modules,
     windows_to_measure as windows_to_measure,
 )
 from .play.recorded import (

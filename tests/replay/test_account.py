@@ -29,6 +29,7 @@ from pytest_gpuenergy.replay import (
     read_profile,
     replayed_key,
     savings,
+    slight_modules,
     step_key,
 )
 
@@ -626,5 +627,16 @@ def test_a_minor_call_that_is_measured_with_others_too_is_measured_shortly():
 
 
 def test_a_slight_call_that_is_measured_with_others_briefly_is_as_a_trifle():
-    found = call_settings(CALLS_BY_SHARE, [0, 1], ["slight", "minor"], brief=True)
-    assert found["slight"] == found["elsewhere"] != found["minor"]
+    found = call_settings(CALLS_BY_SHARE, [0, 1], ["slight", "minor", "large"], brief=True)
+    assert found["slight"] == found["minor"] == found["elsewhere"] != found["large"]
+
+
+def test_modules_of_less_than_a_percent_of_a_step_are_not_measured_as_wholes_briefly():
+    head = replace(call("head", {0: 1, 1: 1}), steps_in_modules={1: {0: 1, 1: 1}})
+    norm = replace(call("norm", {0: 1, 1: 1}), steps_in_modules={0: {0: 1, 1: 1}})
+    layers = call("in layers", {0: 200, 1: 50})
+    found = slight_modules([head, norm, layers], [0, 1], ["norm", "head"])
+    assert found == {step_key(0, module_level("norm")), step_key(0, module_level("head"))}
+    head = replace(head, total_us=100.0)
+    found = slight_modules([head, norm, layers], [0, 1], ["norm", "head"])
+    assert found == {step_key(0, module_level("norm"))}

@@ -66,6 +66,20 @@ def test_a_layer_that_loops_over_tokens_is_no_window():
     assert parts(found) == found
 
 
+def test_what_another_run_makes_in_the_same_order_is_in_no_other_window():
+    calls = {name: call(name) for name in "abcdefg"}
+    spans = [[(0, 7)], [(7, 14)]]
+    known = choose_windows([{0: name} for name in "cdgcdg"], [[(0, 3)], [(3, 6)]], calls, [0])
+    found = parts(choose_windows([{0: name} for name in "abcdgef" * 2], spans, calls, [0], known))
+    assert [window.calls for window in found] == [("a", "b"), ("e", "f")]
+    assert found[1].numbers == [[5, 6], [12, 13]]
+    elsewhere = [replace(window, step=1) for window in known]
+    (whole,) = parts(
+        choose_windows([{0: name} for name in "abcdgef" * 2], spans, calls, [0], elsewhere)
+    )
+    assert len(whole.calls) == 7
+
+
 def test_calls_that_launch_nothing_and_those_between_layers_are_left_out():
     ids = [{0: "a"}, {}, {0: "b"}, {0: "between"}, {0: "a"}, {}, {0: "b"}]
     calls = {"a": call("a"), "b": call("b")}

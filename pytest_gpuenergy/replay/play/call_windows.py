@@ -9,7 +9,7 @@ take, so that the mix of calls counts: there, a whole layer is one window.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -55,6 +55,7 @@ def choose_windows(
     layers: Sequence[Sequence[tuple[int, int]]],
     calls: Mapping[str, UniqueCall],
     steps: Sequence[int],
+    known: Sequence[CallWindow] = (),
 ) -> list[CallWindow]:
     """Return the windows of each step: parts of layers, and whole layers.
 
@@ -67,6 +68,8 @@ def choose_windows(
             last call.
         calls: The unique calls that can be replayed, by id.
         steps: The numbers of the steps.
+        known: Windows of another run, whose calls are in no other part where this run makes them in
+            the same order.
     """
     found = []
     for step in steps:
@@ -82,9 +85,8 @@ def choose_windows(
         for form, in_layers in alike.items():
             if len(in_layers) < 2:
                 continue
-            parts = math.ceil(len(form) / _LONGEST)
-            cuts = [part * len(form) // parts for part in range(parts + 1)]
-            for begin, end in pairwise(cuts):
+            others = [other.calls for other in known if other.step == step and not other.is_layer]
+            for begin, end in _parts(form, sorted(others, key=len, reverse=True)):
                 if end - begin > 1 and all(call in calls for call in form[begin:end]):
                     numbers_of_each = [numbers[begin:end] for numbers in in_layers]
                     number = len(of_step)
@@ -98,3 +100,16 @@ def choose_windows(
 
         found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST] + of_layers
     return found
+
+
+def _parts(form: tuple[str, ...], known: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last place, exclusive, of parts of a layer without those in ``known``."""
+    begin = place = 0
+    while place <= len(form):
+        alike = (len(part) for part in known if form[place : place + len(part)] == part)
+        length = next(alike, 0)
+        if length or place == len(form):
+            parts = max(1, math.ceil((place - begin) / _LONGEST))
+            yield from pairwise(begin + n * (place - begin) // parts for n in range(parts + 1))
+            begin = place + length
+        place += length or 1

@@ -275,11 +275,10 @@ def _kinds_of_windows(
     ]
     if in_graph is not from_host:
         ids = from_host.ids(calls, from_host=True)
-        forms = {(window.step, window.calls) for window in found}
         only_there = [
             replace(window, from_host=True)
-            for window in choose_windows(ids, from_host.layers, replayed, steps)
-            if not window.is_layer and (window.step, window.calls) not in forms
+            for window in choose_windows(ids, from_host.layers, replayed, steps, found)
+            if not window.is_layer
         ]
         kinds.append((from_host, only_there))
     return kinds

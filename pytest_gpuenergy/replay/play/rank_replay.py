@@ -36,6 +36,7 @@ from pytest_gpuenergy.replay.account.account import (
     Account,
     Saving,
     account_for_step,
+    calls_at,
     host_gaps_key,
     is_held_back,
     launches_at,
@@ -101,7 +102,13 @@ _TRIFLING_SHARE = 0.001
 """The share of a step's GPU time below which a call hardly needs to be heated. A quarter of the
 calls of three language models, they take 1 % of the time."""
 _TRIFLING = dataclasses.replace(
-    _SLIGHT, warmup_s=0.1, warmup_max_s=0.1, max_measure_s=0.3, relative_half_width=math.inf
+    _SLIGHT,
+    warmup_s=0.1,
+    warmup_max_s=0.1,
+    min_trials=2,
+    min_measure_s=0.2,
+    max_measure_s=0.2,
+    relative_half_width=math.inf,
 )
 """The settings for such a call."""
 _FROM_HOST = MeterSettings(
@@ -235,7 +242,10 @@ class RankReplay:
         settings |= {restores_key(key): own for key, own in settings.items()}
         settings |= {item.key: _TRIFLING for item in plan.windows if is_from_host(item)}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
-        settings |= {host_gaps_key(step): _BRIEF for step in steps}
+        settings |= {host_gaps_key(step): _SLIGHT if brief else _BRIEF for step in steps}
+        left_out: frozenset[str] = frozenset()
+        if brief and self.ranks.count == 1:
+            left_out = slight_modules(calls, steps, profile.modules)
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
@@ -244,7 +254,7 @@ class RankReplay:
                 # Steps come first, because calls alone cannot be accounted for. What is spaced
                 # depends on the figures of both.
                 for item in chain(
-                    plan.steps,
+                    (item for item in plan.steps if item.key not in left_out),
                     plan.gapped_steps,
                     host_gaps(plan, calls, steps, group),
                     plan.calls,
@@ -476,14 +486,39 @@ def call_settings(
     }
 
     def settings(key: str, share: float) -> MeterSettings:
-        if share < (_SLIGHT_SHARE if brief and key in in_windows else _TRIFLING_SHARE):
+        together = key in in_windows
+        if share < (_MINOR_SHARE if brief and together else _TRIFLING_SHARE):
             return _TRIFLING
-        slight = _MINOR_SHARE if brief or key in in_windows else _SLIGHT_SHARE
+        slight = _MINOR_SHARE if brief or together else _SLIGHT_SHARE
         return _SLIGHT if share < slight else _BRIEF
 
     return {
         key: settings(key, share) for key, share in shares.items() if brief or share < _MINOR_SHARE
     }
+
+
+def slight_modules(
+    calls: Sequence[UniqueCall], steps: Sequence[int], modules: Sequence[str]
+) -> frozenset[str]:
+    """Return the keys of the modules outside of layers that take a slight share of a step.
+
+    Their calls are measured alone, so that a brief replay need not measure them as wholes, too.
+
+    Args:
+        calls: The calls of all steps.
+        steps: The steps that are accounted for.
+        modules: The names of the modules, as the profile has them.
+    """
+
+    def total_us(step: int, level: str) -> float:
+        return sum(calls_at(call, step, level, modules) * call.call_us for call in calls)
+
+    return frozenset(
+        step_key(step, level)
+        for step in steps
+        for level in map(module_level, modules)
+        if total_us(step, level) < _SLIGHT_SHARE * total_us(step, GRAPH)
+    )
 
 
 def is_layer(window: Replayable | Measurement) -> bool:
