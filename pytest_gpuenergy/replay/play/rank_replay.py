@@ -238,7 +238,8 @@ class RankReplay:
         in_windows = frozenset(call for item in plan.windows for call in window_calls(item))
         settings = call_settings(calls, steps, in_windows, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
-        settings |= {item.key: _BRIEF for item in plan.windows if not is_layer(item)}
+        of_window = dataclasses.replace(_BRIEF, steady_slope_per_s=math.inf) if brief else _BRIEF
+        settings |= {item.key: of_window for item in plan.windows if not is_layer(item)}
         settings |= {restores_key(key): own for key, own in settings.items()}
         settings |= {item.key: _TRIFLING for item in plan.windows if is_from_host(item)}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
@@ -487,10 +488,13 @@ def call_settings(
 
     def settings(key: str, share: float) -> MeterSettings:
         together = key in in_windows
-        if share < (_MINOR_SHARE if brief and together else _TRIFLING_SHARE):
+        if brief:
+            most = (_MINOR_SHARE, math.inf) if together else (_SLIGHT_SHARE, _MINOR_SHARE)
+        else:
+            most = (_TRIFLING_SHARE, _MINOR_SHARE if together else _SLIGHT_SHARE)
+        if share < most[0]:
             return _TRIFLING
-        slight = _MINOR_SHARE if brief or together else _SLIGHT_SHARE
-        return _SLIGHT if share < slight else _BRIEF
+        return _SLIGHT if share < most[1] else _BRIEF
 
     return {
         key: settings(key, share) for key, share in shares.items() if brief or share < _MINOR_SHARE
