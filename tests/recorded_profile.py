@@ -1,4 +1,4 @@
-"""The profile of BLOOM-560M with the figures of an H200, for tests that replay it."""
+"""Profiles of models with the figures of an H200, for tests that replay them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 BLOOM = Path(__file__).parents[1] / "bench/profiles/bloom-560m"
+QWEN = BLOOM.parent / "qwen2-0.5b"
+"""Its graphs have masks, which the host does not make."""
 
 
 def copy_bloom(run: Path) -> Path:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_outcomes import ended
-from recorded_profile import copy_bloom
+from recorded_profile import QWEN, copy_bloom
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
@@ -114,6 +115,17 @@ def of_two_limits(
     page = tmp_path_factory.mktemp("page") / "page.html"
     found = replay_all("--powercap", "300W,700W", "--html", str(page))
     return found, page.read_text()
+
+
+def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_path):
+    run = Path(shutil.copytree(QWEN, tmp_path / "qwen2"))
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["replay", str(run), "--gpu-device", "emulated:h200", "--brief"]) == 0
+    report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+    found = {(one["step"], one["level"]): one for one in report["accounts"]}
+    levels = ("graph", "layers", "module.lm_head")
+    assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
+    assert all(abs(one["energy_error"]) < 0.03 for one in found.values())
 
 
 def test_without_pytorch_one_sentence_says_what_to_install(recorded, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import json as msgspec_json
 from msgspec.structs import replace
-from recorded_profile import BLOOM
+from recorded_profile import BLOOM, QWEN
 from replayed_calls import measurement
 
 from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
@@ -214,9 +214,6 @@ def test_only_calls_in_a_module_count_for_it():
         modules=("norm", "head"),
     )
     assert (found.parts[0].calls, found.residual_mj) == (2, 0.0)
-
-
-QWEN = BLOOM.parent / "qwen2-0.5b"
 
 
 def qwen_account(step: int, level: str) -> Account:
