@@ -32,15 +32,6 @@
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-// Wait until the launch before this one has ended, whose blocks may still compute when those of this one begin,
-// and let blocks of the next launch begin.
-__device__ __forceinline__ void follow() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
 // The block of a cluster, of those that divide the steps of a tile.
 __device__ __forceinline__ int own_part() { return blockIdx.x % TILE_BLOCKS; }
 

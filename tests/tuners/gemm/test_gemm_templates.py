@@ -985,7 +985,7 @@ FAULTS = {
     "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
         [
-            ("  arrive_in_cluster();\n  follow();\n", "  follow();\n"),
+            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
             ("    wait_for_cluster();\n  } else", "  } else"),
             ("wait_for_cluster();  // its blocks have begun", "//"),
         ],
