@@ -51,7 +51,6 @@ __device__ void turn(const Element* __restrict__ from, Element* __restrict__ to)
 #if A_TURNED
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_turn_a(const Element* __restrict__ A, Element* __restrict__ a_turned) {
-  follow();
   turn<M, STORED_LDA, A_TURNED>(A, a_turned);
 }
 #endif
@@ -59,7 +58,6 @@ extern "C" __global__ void __launch_bounds__(MAKERS)
 #if B_TURNED
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_turn_b(const Element* __restrict__ B, Element* __restrict__ b_turned) {
-  follow();
   turn<N, STORED_LDB, B_TURNED>(B, b_turned);
 }
 #endif
@@ -114,7 +112,6 @@ __device__ __forceinline__ void write_four(Element* a_quantized, int row, int k,
 #if SCALES == 1
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_largest(const Result* __restrict__ A, float* __restrict__ largest_parts) {
-  follow();
   float size = 0.0f;
   for (int row = blockIdx.x; row < M; row += LARGEST_PARTS) {
     for (int k = threadIdx.x * FOUR; k < K; k += MAKERS * FOUR) {
@@ -133,7 +130,6 @@ extern "C" __global__ void __launch_bounds__(MAKERS)
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_quantize(const Result* __restrict__ A, Element* __restrict__ a_quantized,
                   float* __restrict__ a_scale) {
-  follow();
   constexpr int BLOCKS_OF_ROW = (K + 127) / 128;
   long long number = 1LL * blockIdx.x * (MAKERS / 32) + threadIdx.x / 32;
   int row = static_cast<int>(number / BLOCKS_OF_ROW), along = static_cast<int>(number % BLOCKS_OF_ROW);
@@ -153,7 +149,6 @@ extern "C" __global__ void __launch_bounds__(MAKERS)
                   const float* __restrict__ largest_parts,
 #endif
                   Element* __restrict__ a_quantized, float* __restrict__ a_scale) {
-  follow();
   int row = blockIdx.x;
   float size = 0.0f, four[FOUR];
 #if SCALES == 1

@@ -179,7 +179,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 #endif
     ) {
   extern __shared__ uint4 memory[];
-  follow();
 #if TILE_BLOCKS > 1
   int first = blockIdx.x / TILE_BLOCKS * STEPS + STEPS * own_part() / TILE_BLOCKS;
   int last = blockIdx.x / TILE_BLOCKS * STEPS + STEPS * (own_part() + 1) / TILE_BLOCKS;

@@ -90,7 +90,6 @@ extern "C" __global__ void __launch_bounds__(COPYING) gemm_copy(
     const Element* __restrict__ B, Element* __restrict__ b_copy
 #endif
 ) {
-  follow();
 #if A_COPY_ROW
   if (blockIdx.y == 0) {
     copy_matrix<A_COPY_TURNED, A_STORED_HEIGHT, A_STORED_LENGTH, A_STORED_ROW, A_COPY_HEIGHT,

@@ -330,7 +330,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   arrive_in_cluster();
-  follow();
 
   int rank = blockIdx.x % TILE_BLOCKS;
   Place place = place_of(blockIdx.x / TILE_BLOCKS);

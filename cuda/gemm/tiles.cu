@@ -32,12 +32,10 @@
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-// Wait until the launch before this one has ended, whose blocks may still compute when those of this one begin,
-// and let blocks of the next launch begin.
+// Wait for the launch before this one, which may still end where launches begin early.
 __device__ __forceinline__ void follow() {
-#if __CUDA_ARCH__ >= 900
+#if EARLY
   asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 

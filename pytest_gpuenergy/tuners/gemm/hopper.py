@@ -18,7 +18,12 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    MAX_BLOCKS_OF_CLUSTER,
+    Tiling,
+    tiled_kernel,
+    with_early_launches,
+)
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -435,7 +440,7 @@ class HopperTiling(Tiling):
             constants |= copies.constants
         size, maps = self.dynamic_bytes(computed), self._tensor_maps(computed)
         kernel = tiled_kernel(computed, self, constants, texts, size, maps)
-        return copies.before(kernel) if copies.spaces else kernel
+        return with_early_launches(copies.before(kernel) if copies.spaces else kernel)
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""

@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     copied_row,
 )
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
-from pytest_gpuenergy.tuners.gemm.tiling import with_copies
+from pytest_gpuenergy.tuners.gemm.tiling import with_copies, with_early_launches
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
 from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode, Tensor, largest
@@ -150,7 +150,8 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         }
         text = f"{kernel.source}\n{template_text(constants, ['gemm/float8'])}"
         kernel = replace(kernel, source=text)
-        return with_copies(kernel, _making_launches(gemm), made, _other_workspaces(gemm))
+        kernel = with_copies(kernel, _making_launches(gemm), made, _other_workspaces(gemm))
+        return with_early_launches(kernel)
 
 
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them
