@@ -189,10 +189,13 @@ constexpr int PLANE_ROW = 68;  // of the pixels of a channel; threads then write
 constexpr int PLANES_LENGTH = IN_PLANES ? 32 * PLANE_ROW : 0;  // elements of a warpgroup
 
 #if IN_PLANES
+__device__ __forceinline__ void meet_warpgroup() {
+  asm volatile("bar.sync %0, 128;" :: "r"(3 + own_warpgroup()) : "memory");
+}
 
 // Where a thread stores two pixels of its warpgroup, in the first channel of a tile, and whether they exist.
 __device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) {
-  int first = threadIdx.x / 128 * 64 + threadIdx.x % 32;
+  int first = 64 * own_warpgroup() + threadIdx.x % 32;
   return outputs_at(output, tile, first, first + 32);
 }
 
@@ -213,8 +216,8 @@ __device__ __forceinline__ void store_planes(Element* collected, const Outputs& 
       own[(8 * j + i % 2) * PLANE_ROW + i / 2 * 8] = Element(finished(sums[4 * j + i], of_channel));
     }
   }
+  meet_warpgroup();  // it has collected all
   int left = GROUP_OUT - tile.channel - channel;  // channels that exist
-  asm volatile("bar.sync %0, 128;" :: "r"(3 + static_cast<int>(threadIdx.x) / 128) : "memory");
 #pragma unroll
   for (int row = 0; row < 2 * EIGHTS; ++row) {
     int of_plane = 4 * row + warp;
@@ -226,8 +229,7 @@ __device__ __forceinline__ void store_planes(Element* collected, const Outputs& 
       }
     }
   }
-  // All have read what the next ones overwrite.
-  asm volatile("bar.sync %0, 128;" :: "r"(3 + static_cast<int>(threadIdx.x) / 128) : "memory");
+  meet_warpgroup();  // it has read what the next sums overwrite
 }
 #endif
 
@@ -250,7 +252,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
   }
 #if IN_PLANES
   Outputs planes = planes_at(output, tile);
-  collected += threadIdx.x / 128 * PLANES_LENGTH;
+  collected += own_warpgroup() * PLANES_LENGTH;
 #pragma unroll
   for (int j = 0; j < TILE_C / 32; ++j) {
     store_planes<4>(collected, planes, tile, 32 * j, bias, &sums.of[16 * j]);
