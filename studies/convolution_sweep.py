@@ -555,8 +555,8 @@ def trials_of(card: Card, sweep: Sweep, tensors: Tensors, conv: Conv2d) -> list[
 def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
     """Time finalists in turns, and store the medians; then the energy of some.
 
-    These are the best kernel of each layout and the better of cuDNN's in 3xtf32, and both in NHWC
-    in other modes.
+    These are the best kernel of each layout, and cuDNN in each, of which only the better one in
+    3xtf32.
     """
     times: list[list[float]] = [[] for _ in some]
     for _ in range(_ROUNDS):
@@ -569,9 +569,7 @@ def finals(card: Card, some: Sequence[Timed], seconds: float) -> None:
         (one for one in some if one.row.get("cudnn")), key=lambda one: float(one.row["final_us"])
     )
     for one in some:
-        chosen = one.row["layout"] == "nhwc"
-        if one.row["mode"] == "3xtf32":
-            chosen = one is best or "template" in one.row
+        chosen = one.row["mode"] != "3xtf32" or one is best or "template" in one.row
         if seconds and chosen and one.row.get("first"):
             drawn = card.power(one.graph, one.seconds, seconds)
             one.row["steady_us"] = us = round(drawn.pop("graph_us") / one.launches, 4)

@@ -1,8 +1,9 @@
 // Copies of lines by the tensor memory accelerator, from inputs in NHWC whose channels fill pieces of 16
 // bytes. It finds the windows of pixels itself (im2col); what is outside the input becomes 0.
 //
-// A box has a line of channels of one tap. One thread starts all copies. Others write the smaller parts of
-// split weights.
+// A box has a line of channels of one tap. All taps of the same channels follow each other, so that blocks that compute
+// at the same time find what they share in the L2, however large the input is. One thread starts all copies. Others
+// write the smaller parts of split weights.
 //
 // The constant of this text is:
 //   EARLY              whether a launch before this one, which packs, may not have ended
@@ -56,11 +57,11 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
                          (P_STAGE + (weights ? C_STAGE : 0)) * static_cast<int>(sizeof(Element)));
 #pragma unroll
         for (int i = 0; i < BOXES; ++i) {
-          int box = step * BOXES + i, tap = box / CHANNEL_BOXES, first = box % CHANNEL_BOXES * LINE;
-          bool any = (TAPS * CHANNEL_BOXES) % BOXES == 0 || tap < TAPS;
+          int box = step * BOXES + i, tap = box % TAPS, first = box / TAPS * LINE;
+          bool any = (TAPS * CHANNEL_BOXES) % BOXES == 0 || box < TAPS * CHANNEL_BOXES;
           copy_windows(stage.pixels + i * TILE_P * LINE, data,
                        any ? tile.group * GROUP_IN + first : CI, at, tap % KW * X_DILATION,
-                       any ? tap / KW * DILATION : 0, full[ring.stage]);
+                       tap / KW * DILATION, full[ring.stage]);
           if (!weights) continue;
           copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,
                        tile.group * GROUP_OUT + tile.channel, full[ring.stage]);

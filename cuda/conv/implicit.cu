@@ -9,6 +9,8 @@
 //   STAGES             steps that are in shared memory or on the way there
 //   BLOCKS             number of blocks, or of clusters, which compute tiles in turn
 //   SPLITS             blocks of a cluster, which share the steps of a tile
+//   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
+//                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
 //   DIRECT             whether it takes both operands from shared memory
@@ -183,6 +185,54 @@ __device__ __forceinline__ void store_eight(const Outputs& outputs, const Tile& 
   store(outputs, tile, 8 * j + threadIdx.x % 4 * 2, bias, sums);
 }
 
+constexpr int PLANE_ROW = 68;  // of the pixels of a channel; threads then write to different banks
+constexpr int PLANES_LENGTH = IN_PLANES ? 32 * PLANE_ROW : 0;  // elements of a warpgroup
+
+#if IN_PLANES
+__device__ __forceinline__ void meet_warpgroup() {
+  asm volatile("bar.sync %0, 128;" :: "r"(3 + own_warpgroup()) : "memory");
+}
+
+// Where a thread stores two pixels of its warpgroup, in the first channel of a tile, and whether they exist.
+__device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) {
+  int first = 64 * own_warpgroup() + threadIdx.x % 32;
+  return outputs_at(output, tile, first, first + 32);
+}
+
+// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. `collected`:
+// PLANES_LENGTH elements of shared memory that only this warpgroup uses.
+template <int EIGHTS>
+__device__ __forceinline__ void store_planes(Element* collected, const Outputs& outputs, const Tile& tile,
+                                             int channel, const Element* bias, const float* sums) {
+  int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+  Element* own = collected + lane % 4 * 2 * PLANE_ROW + 16 * warp + lane / 4;
+#pragma unroll
+  for (int j = 0; j < EIGHTS; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      int place = 8 * j + tile.group * GROUP_OUT + tile.channel + channel + lane % 4 * 2 + i % 2;
+      bool has = ALL_C || 8 * j + channel + lane % 4 * 2 + i % 2 < GROUP_OUT - tile.channel;
+      float of_channel = WITH_BIAS && has ? static_cast<float>(bias[place]) : 0.0f;
+      own[(8 * j + i % 2) * PLANE_ROW + i / 2 * 8] = Element(finished(sums[4 * j + i], of_channel));
+    }
+  }
+  meet_warpgroup();  // it has collected all
+  int left = GROUP_OUT - tile.channel - channel;  // channels that exist
+#pragma unroll
+  for (int row = 0; row < 2 * EIGHTS; ++row) {
+    int of_plane = 4 * row + warp;
+    if (!ALL_C && of_plane >= left) continue;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (outputs.exist[i]) {
+        outputs.of[i][(channel + of_plane) * PLANE] = collected[of_plane * PLANE_ROW + lane + 32 * i];
+      }
+    }
+  }
+  meet_warpgroup();  // it has read what the next sums overwrite
+}
+#endif
+
 #if SPLITS == 1
 __device__ __forceinline__ void store_all(Element* output, const Tile& tile, const Element* bias,
                                           const Sums& sums, Element* collected) {
@@ -200,6 +250,18 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
     }
     return;
   }
+#if IN_PLANES
+  Outputs planes = planes_at(output, tile);
+  collected += own_warpgroup() * PLANES_LENGTH;
+#pragma unroll
+  for (int j = 0; j < TILE_C / 32; ++j) {
+    store_planes<4>(collected, planes, tile, 32 * j, bias, &sums.of[16 * j]);
+  }
+  if constexpr (TILE_C % 32 != 0) {
+    constexpr int DONE = TILE_C / 32 * 32;
+    store_planes<TILE_C % 32 / 8>(collected, planes, tile, DONE, bias, &sums.of[DONE / 2]);
+  }
+#else
   Outputs outputs = outputs_at(output, tile, pixel_of(0), pixel_of(1));
 #if OUT_NHWC && HALVES
   if constexpr (IN_PIECES) {
@@ -212,6 +274,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
 #endif
 #pragma unroll
   for (int j = 0; j < TILE_C / 8; ++j) store_eight(outputs, tile, j, bias, &sums.of[4 * j]);
+#endif
 }
 #else
 // Add the sums of all blocks of the cluster, each for its part of the channels, and store them.
@@ -262,7 +325,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   extern __shared__ uint4 memory[];
   __shared__ Barriers barriers;
 #if SPLITS == 1
-  __shared__ alignas(16) Element collected[COLLECTED ? 4 * CONSUMERS * COLLECTED_LENGTH : 1];
+  constexpr int LENGTH_OF_COLLECTED = CONSUMERS * (IN_PLANES ? PLANES_LENGTH : 4 * COLLECTED_LENGTH);
+  __shared__ alignas(16) Element collected[LENGTH_OF_COLLECTED ? LENGTH_OF_COLLECTED : 1];
 #endif
   Element* stages = aligned<Element>(memory);
   if (threadIdx.x == 0) {

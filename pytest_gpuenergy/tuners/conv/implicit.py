@@ -36,6 +36,10 @@ _STATIC_BYTES_OF_PIXEL = 16
 _STATIC_BYTES_OF_STAGE = 24
 _COLLECTED_ELEMENTS = 8 * 40
 """What a warp collects of the output, see `cuda/conv/windows.cu`."""
+_PLANES_ELEMENTS = 32 * 68
+"""What a warpgroup collects of planes of the output, see `cuda/conv/implicit.cu`."""
+_SHORT_SUM = 128
+"""The products of a sum up to which storing takes so long that planes are collected first."""
 _SHORTEST_LINE_BYTES = 32
 _COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
 """What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
@@ -94,6 +98,9 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 # in bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels reach."""
+_LEAST_SPLIT_CHANNELS = 28
+"""The channels of which a tile takes as long as one with fewer in 3xtf32, whose elements of windows
+come from registers: by the trials on H200s of tiles of 8 to 32 channels."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
 a step whose operands are read to registers."""
@@ -116,6 +123,9 @@ _TILE_CYCLES = 10
 layers on an H200."""
 _LATENCY_CYCLES = 980
 """The cycles from a copy's beginning until consumers know of its end."""
+_ALONE_CYCLES = 700
+"""The cycles more of a tile in boxes while no other block of the multiprocessor computes: in the
+trials on H200s with few steps, consumers of one block stored at the same time."""
 _FIRST_CYCLES = 4250
 """The cycles until a block has its first step, with the launch."""
 _CLUSTER_CYCLES, _CLUSTER_BLOCK_CYCLES = 2250, 166
@@ -124,6 +134,9 @@ _PACKING_CYCLES, _PACKED_PER_CYCLE = 3900, 5
 """The approximate cycles of a launch that packs, besides those in which it reads and writes, and
 the elements of a multiprocessor that it reads or writes in a cycle then: from the times of 133
 such launches on an H200."""
+_UNROLLED_BYTES_PER_CYCLE: Mapping[str, float] = {"nchw": 6.0, "nhwc": 9.0}
+"""The approximate bytes of unrolled windows that a multiprocessor writes in a cycle, by layout of
+the input: from 130 such launches on H200s."""
 _EARLY_PACKING_CYCLES = 2400
 """The same if the launch of the convolution begins early, which saved 0.5 to 1 µs."""
 _CROWDED_SHARE = 2.5
@@ -371,7 +384,14 @@ class ImplicitParameters(WindowParameters):
         static = _STATIC_BYTES_OF_PIXEL * self.tile_p + _STATIC_BYTES_OF_STAGE * self.stages
         if self.splits == 1 and is_collected(conv):
             static += _COLLECTED_ELEMENTS * 4 * self.consumers * conv.element_bytes
+        if self._in_planes(conv):
+            static += _PLANES_ELEMENTS * self.consumers * conv.element_bytes
         return self.dynamic_bytes(conv) + static
+
+    def _in_planes(self, conv: Conv2d) -> bool:
+        """Return whether warpgroups collect what they store in shared memory, plane by plane."""
+        short = conv.shape.reduction_length <= _SHORT_SUM
+        return short and conv.layout == "nchw" and self.splits == 1
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
         del conv  # the same for all
@@ -452,7 +472,8 @@ class ImplicitParameters(WindowParameters):
             of_input, of_weights = self._elements_of_copy(conv)
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
-        products = self.tile_p * self.tile_c * deep / _PRODUCTS_PER_CYCLE[conv.mode]
+        columns = max(self.tile_c, _LEAST_SPLIT_CHANNELS) if split else self.tile_c
+        products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
@@ -484,6 +505,7 @@ class ImplicitParameters(WindowParameters):
             )
             waits = gathered and count <= 1  # no other block copies meanwhile
             cycles = steps * step + count * stored + waits * _TILE_CYCLES * self.tile_p
+            cycles += _ALONE_CYCLES if self.boxed and count <= 1 else 0
             return cycles if self.boxed else _BY_THREADS * cycles
 
         waves, left = divmod(self.tiles(conv), self._at_once(card))
@@ -494,17 +516,7 @@ class ImplicitParameters(WindowParameters):
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
-            s = conv.shape
-            rows, columns = _axes(conv, self._way)
-            across = min(s.W, columns.length * columns.distance(conv))
-            moved = (
-                s.N
-                * rows.length
-                * (s.CI * across + self._channels(conv) * s.groups * columns.length)
-            )
-            if self._packs_weights(conv):
-                moved += s.CO * (self._channels(conv) * self._taps(conv) + s.reduction_length)
-            moving = moved / (card.multiprocessors * _PACKED_PER_CYCLE)
+            moving = self._packing_cycles(conv) / card.multiprocessors
             if self.early:
                 crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
                 total += _EARLY_PACKING_CYCLES
@@ -512,6 +524,18 @@ class ImplicitParameters(WindowParameters):
             else:
                 total += _PACKING_CYCLES + moving
         return float(total)
+
+    def _packing_cycles(self, conv: Conv2d) -> float:
+        """Return about how long one multiprocessor would read and write what is packed."""
+        s, (rows, columns) = conv.shape, _axes(conv, self._way)
+        written = s.N * rows.length * columns.length * self._channels(conv) * s.groups
+        if self.unrolled:
+            return conv.element_bytes * written / _UNROLLED_BYTES_PER_CYCLE[conv.layout]
+        across = min(s.W, columns.length * columns.distance(conv))
+        moved = s.N * rows.length * s.CI * across + written
+        if self._packs_weights(conv):
+            moved += s.CO * (self._channels(conv) * self._taps(conv) + s.reduction_length)
+        return moved / _PACKED_PER_CYCLE
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)
@@ -716,6 +740,7 @@ class ImplicitParameters(WindowParameters):
             "BLOCKS": blocks,
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
+            "IN_PLANES": self._in_planes(conv),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
             f'.f32.{kind}.{kind}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',

@@ -344,13 +344,16 @@ def store_work(conv: Conv2d, tile: Tile) -> tuple[float, float]:
 def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     """Return the bytes of an input plane and of an output plane that threads with one Z need.
 
-    Those of the output count as often as a block's part of a row makes them longer to write.
+    Those of the output count as often as a block's part of a row makes them longer to write, and as
+    often as a sector is written, by stores of a thread's columns one after the other.
     """
     s = conv.shape
     height = min(s.H, tile.threads_y * tile.rows * s.strides + s.window[0] - s.strides)
     width = min(s.W, tile.threads_x * tile.columns * s.strides + s.window[1] - s.strides)
     of_output = min(s.OH, tile.threads_y * tile.rows) * min(s.OW, tile.threads_x * tile.columns)
     written = conv.element_bytes * of_output * _share_of_parts(conv, tile)
+    if conv.layout == "nchw":
+        written *= min(tile.columns, _SECTOR_BYTES // conv.element_bytes) / tile.out_width(conv)
     return float(conv.element_bytes * height * width), float(written)
 
 

@@ -161,6 +161,18 @@ ODD = {
         replace(WHOLE, blocks=1),
         conv_of(3, 9, 8, 13, 2, 7, 1, 1, 3, mode="bfloat16", **NHWC),
     ),
+    "planes": (
+        replace(ONE, tile_c=40, consumers=2, blocks=1),
+        conv_of(2, 9, 11, 75, 5, 2, 3, 1, 1, mode="3xtf32", **FUSED),
+    ),
+    "planes-of-halves": (
+        replace(WHOLE, tile_c=56, blocks=1),
+        conv_of(3, 7, 9, 50, 6, 3, 3, 1, 0, mode="float16", bias=True),
+    ),
+    "planes-of-groups": (
+        replace(PACKED, consumers=3),
+        conv_of(1, 15, 14, 44, 22, 1, 1, 1, 0, 1, 2, mode="tf32", relu=True),
+    ),
     "lines": (
         replace(ONE, blocks=1, tile_c=24),
         conv_of(2, 7, 9, 33, 15, 3, 3, 1, 2, 1, 3, mode="float16", **NHWC, relu=True),
@@ -200,6 +212,7 @@ SIMILAR_ODD = (
     *("packed-without-weights", "unrolled-channels-last", "short-unrolled"),
     *("split-lines", "runs-of-a-wide-image", "runs-of-rows", "boxes-of-halves"),
     *("unrolled-halves", "packed-channels-last", "lines", "packed"),
+    *("planes-of-halves", "planes-of-groups"),
 )
 
 
@@ -269,6 +282,7 @@ SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
 SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
 SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
 STRIDED = conv_of(1, 9, 9, 16, 40, 1, 1, 3, 1, mode="bfloat16")
+SHORT = conv_of(1, 8, 8, 64, 8, 3, 3, 1, 1, mode="3xtf32")
 FIRST_LAYER = conv_of(2, 8, 8, 16, 3, 3, 3, 1, 1, mode="float16", **NHWC)
 FAULTS = {
     "ready": (
@@ -283,6 +297,14 @@ FAULTS = {
     "read-pixels": (PACKED, STRIDED, "y % Y_TAPS * Y_STEP + Y_FIRST", "y % Y_TAPS * Y_STEP"),
     "weights": (replace(ONE, blocks=1), FIRST_LAYER, "before < STAGES", "before < 1"),
     "padding": (ONE, SMALL_RUNS, "window.taps[i % 2] >> tap & 1 ?", "true ?"),
+    "planes": (ONE, SHORT, "meet_warpgroup();  // it has collected", "// it has collected"),
+    "next-planes": (
+        replace(ONE, tile_c=64),
+        SHORT,
+        "meet_warpgroup();  // it has read",
+        "// it has read",
+    ),
+    "taps": (BOXED, SMALL_SPLIT, "first = box / TAPS", "first = box / CHANNEL_BOXES"),
     "cluster-ends-early": (
         replace(BOXED, splits=2),
         SMALL_BOXED,
@@ -294,7 +316,7 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault", nightly(FAULTS, FAULTS.keys() - {"weights", "cluster-ends-early"})
+    "fault", nightly(FAULTS, FAULTS.keys() - {"weights", "planes", "cluster-ends-early"})
 )
 def test_a_fault_in_the_text_is_found(device, fault):
     chosen, conv, right, wrong = FAULTS[fault]
