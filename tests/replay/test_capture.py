@@ -29,11 +29,15 @@ class Tiny(torch.nn.Module):
         return value.add_(1.0)
 
 
-def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
+def recorder_of(modules: dict[str, Any], *words: Any, **named: Any) -> CallRecorder:
     from pytest_gpuenergy.replay import CallRecorder
 
+    return CallRecorder(modules, *words, **named)
+
+
+def record(model: Any, *inputs: Any, keep: tuple[int, ...] = ()) -> CallRecorder:
     modules = {"": model} if isinstance(model, torch.nn.Module) else {}
-    recorder = CallRecorder(modules, keep)
+    recorder = recorder_of(modules, keep)
     with torch.inference_mode(), recorder:
         model(*inputs)
     return recorder
@@ -50,6 +54,24 @@ def test_forms_have_strides_and_the_names_of_parameters():
 def test_a_second_run_makes_the_same_calls():
     model, value = Tiny(), torch.ones(4, 8)
     assert record(model, value).forms == record(model, value).forms
+
+
+def test_parameters_in_lists_are_named_in_their_order():
+    model = Tiny()
+    weights = [layer.weight for layer in model.layers]
+    recorder = recorder_of({"": model})
+    with torch.inference_mode(), recorder:
+        torch.cat([weights[1], torch.ones(1, 8), weights[0]])
+    assert recorder.forms[-1].parameters == ("layers.1.weight", "layers.0.weight")
+
+
+@pytest.mark.parametrize("annotates", [True, False])
+def test_calls_are_annotated_for_a_profiler_alone(annotates):
+    recorder = recorder_of({}, annotates=annotates)
+    with torch.profiler.profile() as profiler, torch.inference_mode(), recorder:
+        torch.ones(4).exp()
+    assert ("call 1" in {event.name for event in profiler.events()}) == annotates
+    assert len(recorder.forms) == 2
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -24,6 +24,10 @@ from pytest_gpuenergy.replay.profile.reuse import Reuse, ReuseSpan, ReuseStack
 LARGEST_ALIGNMENT = 256
 TRITON_MODULES = ("triton.runtime.jit", "torch._inductor.runtime.triton_heuristics")
 """The modules that launch Triton kernels: those of a program, and those of ``torch.compile``."""
+
+
+_SCALARS = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Types of arguments in which there is no tensor, besides that of None."""
 
 
 class Part(NamedTuple):
@@ -132,18 +136,23 @@ class OperatorMode(TorchDispatchMode):
         keywords = dict(kwargs or {})
         if func.namespace == "profiler":
             return func(*args, **keywords)
-        keys = torch._C.DispatchKey
-        is_composite = func.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
-        if not (is_composite and torch.is_inference_mode_enabled()):
+        if not (torch.is_inference_mode_enabled() and _is_composite(func)):
             return self.called(func, args, keywords)
         # PyTorch excludes this key from here on. Without it, no view of a weight requires a
         # gradient, and ``linear`` then multiplies what is not contiguous by another kernel.
-        with torch._C._SetExcludeDispatchKeyGuard(keys.ADInplaceOrView, False):
+        key = torch._C.DispatchKey.ADInplaceOrView
+        with torch._C._SetExcludeDispatchKeyGuard(key, False):
             return self.called(func, args, keywords)
 
     def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Make a call, and return its result."""
         return func(*args, **keywords)
+
+
+@lru_cache
+def _is_composite(operator: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(operator.has_kernel_for_dispatch_key(key))
 
 
 class CallRecorder(OperatorMode):
@@ -156,6 +165,7 @@ class CallRecorder(OperatorMode):
         modules: By name, the modules whose parameters are recognized.
         keep: The numbers of the calls that are kept.
         memory: Follows the use of memory; without it, ``reuse`` stays empty.
+        annotates: Whether calls are annotated, which only a profiler needs.
 
     Attributes:
         names: By the address of their storage, the names of the model's parameters and buffers.
@@ -171,6 +181,8 @@ class CallRecorder(OperatorMode):
         modules: Mapping[str, Any],
         keep: Sequence[int] = (),
         memory: ReuseStack | None = None,
+        *,
+        annotates: bool = True,
     ) -> None:
         super().__init__()
         self.names = {
@@ -183,6 +195,7 @@ class CallRecorder(OperatorMode):
         }
         self._keep = frozenset(keep)
         self._memory = memory
+        self._annotates = annotates
         self.is_inside = False
         self._triton = ExitStack()
         self.forms: list[CallForm] = []
@@ -218,7 +231,7 @@ class CallRecorder(OperatorMode):
             self.forms.append(self._form(name, args, keywords))
             if number in self._keep:
                 self.kept[number] = self._live(func, args, keywords)
-            with record_function(f"call {number}"):
+            with record_function(f"call {number}") if self._annotates else nullcontext():
                 returned = func(*args, **keywords)
         finally:
             self.is_inside = False
@@ -227,11 +240,9 @@ class CallRecorder(OperatorMode):
         return returned
 
     def _form(self, name: str, args: tuple[Any, ...], keywords: dict[str, Any]) -> CallForm:
-        flat, _ = tree_flatten((args, keywords))
+        leaves = _tensors((*args, *keywords.values()))
         names = [
-            self.names[storage_of(leaf)]
-            for leaf in flat
-            if isinstance(leaf, torch.Tensor) and storage_of(leaf) in self.names
+            self.names[storage] for storage in map(storage_of, leaves) if storage in self.names
         ]
         arguments = [describe(argument) for argument in args]
         if keywords:
@@ -305,13 +316,8 @@ def describe(value: Any) -> Any:
         }
     if isinstance(value, torch.Tensor):
         address = value.data_ptr()  # kernels depend on its alignment
-        return {
-            "shape": list(value.shape),
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "strides": list(value.stride()),
-            "alignment": next(size for size in (16, 8, 4, 2, 1) if address % size == 0),
-            "device": value.device.type,
-        }
+        alignment = min(16, address & -address or 16)
+        return _tensor_form(value.shape, value.dtype, value.stride(), alignment, value.device.type)
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
@@ -320,6 +326,20 @@ def describe(value: Any) -> Any:
         return value if isfinite(value) else str(value)
     text = str(value)
     return type(value).__name__ if " at 0x" in text else text
+
+
+@lru_cache(maxsize=1 << 16)
+def _tensor_form(
+    shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], alignment: int, device: str
+) -> dict[str, Any]:
+    """Return the form of a tensor, the same object for equal ones: a model makes calls again."""
+    return {
+        "shape": list(shape),
+        "dtype": str(dtype).removeprefix("torch."),
+        "strides": list(strides),
+        "alignment": alignment,
+        "device": device,
+    }
 
 
 def copied_tensor(tensor: Any) -> Any:
@@ -353,8 +373,24 @@ def storage_of(tensor: Any) -> int:
 
 def tensors_in(tree: Any) -> list[Any]:
     """Return the tensors in nested tuples, lists and dictionaries, see `LiveCall.is_plain`."""
-    flat, _ = tree_flatten(tree)
-    return [leaf for leaf in flat if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
+    return [tensor for tensor in _tensors((tree,)) if is_plain(tensor)]
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    """Return the tensors in values and what they contain, in the order of PyTorch's pytrees.
+
+    PyTorch's own function takes longer than most operators.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (tuple, list):
+            found += _tensors(value)
+        elif value is not None and type(value) not in _SCALARS:
+            flat, _ = tree_flatten(value)
+            found += [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+    return found
 
 
 def _used(memory: ReuseStack, arguments: Any, returned: Any) -> tuple[Reuse, ...]:

@@ -509,7 +509,7 @@ def _profile_graph(
     from pytest_gpuenergy.replay.profile.capture import CallRecorder
 
     def calls(*, is_capturing: bool) -> list[CallForm]:
-        recorder = CallRecorder(program.modules)
+        recorder = CallRecorder(program.modules, annotates=False)
         with told_of_capture(is_capturing), recorder:
             program.run(inputs, steps)
         return recorder.forms
