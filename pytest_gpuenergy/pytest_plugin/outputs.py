@@ -10,7 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from time import monotonic
 from typing import Any
 
@@ -130,6 +132,8 @@ def _settings_lines(card: SessionCard, *, locks: bool) -> Iterator[str]:
             )
 
 
+LARGEST_ERROR = 1 / 3
+"""The largest standard error of an estimate that is shown, relative to it."""
 _MIN_TIMED = 3
 """The number of items after the first whose times an estimate of the remaining time takes."""
 
@@ -145,27 +149,32 @@ class Progress:
     def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
         self._interval_s = interval_s
         self._clock = clock
-        self._shown_s = self._first_s = clock()
-        self._finished = self._worked = 0
+        self._shown_s = self._latest_s = clock()
+        self._finished = 0
+        self._took_s: list[float] = []
 
     def finish(self, total: int, *, skipped: bool) -> str | None:
         """Count one of ``total`` items; return the line to show, if one is due.
 
         Skipped items take no time, so the estimate is based on the others. It takes some items
-        after the first, which had to wait for compilers and for the card to warm up.
+        after the first, which had to wait for compilers and for the card to warm up. No line is due
+        while these took such different times that the estimate is uncertain by `LARGEST_ERROR`.
         """
         self._finished += 1
-        self._worked += not skipped
         now_s = self._clock()
-        if self._worked == 1 and not skipped:
-            self._first_s = now_s
+        if not skipped:
+            self._took_s.append(now_s - self._latest_s)
+            self._latest_s = now_s
         left = total - self._finished
-        count = self._worked - 1
+        count = len(self._took_s) - 1
         if left <= 0 or count < _MIN_TIMED or now_s - self._shown_s < self._interval_s:
             return None
+        item_s = fmean(self._took_s[1:])
+        error_s = stdev(self._took_s[1:]) * sqrt(left + left**2 / count)
+        if error_s > LARGEST_ERROR * left * item_s:
+            return None
         self._shown_s = now_s
-        left_s = left * (now_s - self._first_s) / count
-        return f"gpuenergy: {self._finished} of {total} items, about {span(left_s)} left"
+        return f"gpuenergy: {self._finished} of {total} items, about {span(left * item_s)} left"
 
 
 def show_preheat(config: pytest.Config, left_s: float) -> None:

@@ -142,6 +142,7 @@ def test_a_long_run_tells_how_long_it_will_take_unless_it_is_quiet_or_not_ours(
 ):
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.INTERVAL_S", 0.0)
+    monkeypatch.setattr("pytest_gpuenergy.pytest_plugin.outputs.LARGEST_ERROR", float("inf"))
     caps = ("--powercap", "200W,250W,300W,350W,400W,450W")
     project.run(*caps).stdout.fnmatch_lines(
         ["gpuenergy: 4 of 6 items, about * s left", "gpuenergy: 5 of 6 items, about * s left"]
@@ -230,6 +231,14 @@ def progress(
 def test_the_time_left_follows_from_the_items_so_far(item_s, total, skipped, lines):
     shown = progress(0.0, item_s, total, skipped)[-len(lines) :]
     assert shown == [line and f"gpuenergy: {line} left" for line in lines]
+
+
+def test_no_time_is_told_until_it_is_known_how_long_the_items_take():
+    uneven = [17.0, 6.0, 0.2, 12.0]
+    assert progress(0.0, uneven, 6) == [None] * 4
+    lines = progress(0.0, [*uneven, *[6.0, 5.0] * 8], 60)
+    assert lines[:6] == [None] * 6
+    assert lines[-1] == "gpuenergy: 20 of 60 items, about 3 min 44 s left"
 
 
 def test_an_interval_passes_between_two_lines():
