@@ -25,6 +25,8 @@ _PROBE_S = 0.2
 _MIN_SEEN = 10
 _MIN_SEEN_S = 1.2
 """The least number and the least time span of seen steps from which a schedule is inferred."""
+_MIN_SEEN_IN_RUN = 20
+"""The least number from which it is inferred within a run: fewer would not last for long."""
 _FEW_SEEN = 4
 """The least number of seen steps that a later run may continue."""
 _MAX_SEEN = 64
@@ -33,6 +35,11 @@ _WIDEST = 1 / 5
 _MAX_DOUBT = 2 / 5
 """The largest uncertainty of a step's time, as a fraction of a period: a step that is less certain
 may be confused with its neighbour."""
+_MOST_PROBED = 8
+"""The most steps from which a period is determined whose distances differ."""
+_SAME = 1 / 3
+"""The largest difference of two distances between steps that are both a period, and the widest
+bracket around each step, as fractions of the distance."""
 _TRIES = 5
 _GUARD = 1 / 8
 """The fraction of a period before and after a step without reads, once the schedule is known."""
@@ -44,8 +51,8 @@ class EnergyCounter:
     At first it awaits each step: it sleeps until just before the step is due, and then reads
     continuously. This shows when the step comes, but delays it: a step during a read waits
     milliseconds for the read to end, and includes the energy until then. Once the steps have proved
-    to be regular, the counter is read only half-way between two steps, from the next `probe` on.
-    Each probe then awaits a single step, to check that the schedule still holds.
+    to be regular, the counter is read only half-way between two steps. Each probe then awaits a
+    single step, to check that the schedule still holds.
     """
 
     name = "counter"
@@ -76,8 +83,9 @@ class EnergyCounter:
         if self._may_continue():
             return self._await_change()
         self._seen.clear()
-        first, edge, steps = self._await_change(), self._await_change(), 1
-        self.period_s = edge.time_s - first.time_s
+        first, _, edge = self._await_neighbours()
+        steps = 2
+        self.period_s = (edge.time_s - first.time_s) / steps
         while edge.time_s - first.time_s < _PROBE_S:
             edge = self.next_edge(max(1, steps // 2))
             steps = round((edge.time_s - first.time_s) / self.period_s)
@@ -96,6 +104,12 @@ class EnergyCounter:
         edge = self._await_step(self._last.time_s + periods * self.period_s)
         steps = max(1, step_numbers(self._seen, self.period_s)[-1])
         self.period_s = (edge.time_s - self._seen[0].time_s) / steps
+        if (
+            len(self._seen) >= _MIN_SEEN_IN_RUN
+            and (schedule := self._certain_schedule())
+            and schedule.has_step_at(edge)
+        ):
+            self._adopt(schedule, edge)
         return edge
 
     def times_s(self, edges: Sequence[Edge], begin: int = 0) -> tuple[list[float], float]:
@@ -104,6 +118,22 @@ class EnergyCounter:
             return regular_times_s(edges, self.period_s, begin)
         numbers = [schedule.number_at(edge.time_s) for edge in edges]
         return schedule.times_s(numbers), schedule.span_error_s(numbers[-1] - numbers[begin])
+
+    def _await_neighbours(self) -> list[Edge]:
+        """Return three neighbouring steps.
+
+        While another process begins to use the card, a read may take longer than a period, and hide
+        steps. The edge that it finds has a wide bracket, and other distances than the next.
+        """
+        edges = [self._await_change() for _ in range(3)]
+        for _ in range(_MOST_PROBED - len(edges)):
+            before_s, last_s = (later.time_s - edge.time_s for edge, later in pairwise(edges))
+            widest_s = max(edge.before_s - edge.after_s for edge in edges)
+            if max(abs(last_s - before_s), widest_s) <= _SAME * last_s:
+                break
+            self._seen.popleft()
+            edges = [*edges[1:], self._await_change()]
+        return edges
 
     def _may_continue(self) -> bool:
         """Return whether the next step can be numbered as those seen before, in a shorter run.
@@ -141,14 +171,17 @@ class EnergyCounter:
             return None  # the schedule is too old
         self._last = None
         edge = self._await_step(schedule.moment_s(number) - doubt_s)
-        number = schedule.number_at(edge.time_s)
-        if abs(edge.time_s - schedule.moment_s(number)) > doubt_s + schedule.bracket_s:
+        if not schedule.has_step_at(edge, doubt_s):
             return None
         if (better := self._certain_schedule()) is None:
             return None
-        self._schedule, self.period_s = better, better.period_s
-        self._number = better.number_at(edge.time_s)
+        self._adopt(better, edge)
         return edge
+
+    def _adopt(self, schedule: StepSchedule, edge: Edge) -> None:
+        """Read by a schedule from now on, at one of whose steps ``edge`` is."""
+        self._schedule, self.period_s = schedule, schedule.period_s
+        self._number = schedule.number_at(edge.time_s)
 
     def _between_steps(self, schedule: StepSchedule, number: int) -> Edge:
         """Read half-way between step ``number``, or a later step, and the step after it."""
@@ -261,6 +294,11 @@ class StepSchedule:
     def number_at(self, moment_s: float) -> int:
         """Return the number of the step that is due closest to ``moment_s``."""
         return round((moment_s - self.phase_s) / self.period_s)
+
+    def has_step_at(self, edge: Edge, doubt_s: float = 0.0) -> bool:
+        """Return whether a step is due at an edge, whose moments are known within ``doubt_s``."""
+        off_s = edge.time_s - self.moment_s(self.number_at(edge.time_s))
+        return abs(off_s) <= doubt_s + self.bracket_s
 
     def moment_error_s(self, number: int) -> float:
         """Return the standard error of `moment_s`."""

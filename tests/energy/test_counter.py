@@ -94,7 +94,7 @@ def test_energies_of_edges_are_those_of_the_counter(period_s, phase_s, strides):
     counter = EnergyCounter(card.device)
     edges = [counter.probe(), *(counter.next_edge(stride) for stride in strides)]
     for edge in edges:
-        assert edge.energy_mj == card.energy_mj(edge.before_s)
+        assert edge.energy_mj == card.energy_mj(edge.time_s + period_s / 4)
 
 
 def test_a_period_that_takes_a_few_reads_becomes_precise():
@@ -269,6 +269,37 @@ def test_reads_between_the_steps_of_a_known_schedule_delay_none(period_s, read_s
     second = powers_w(counter, item(counter, periods=periods))
     assert second == pytest.approx(second.mean(), rel=1e-4)
     assert second.mean() == pytest.approx(card.power_w, rel=0.002)
+
+
+def test_a_schedule_that_is_learned_in_a_long_item_is_used_at_once():
+    card = DelayingCard(lambda _: 0)
+    counter = EnergyCounter(card.device)
+    powers = powers_w(counter, item(counter, steps=40))
+    assert np.ptp(powers[:10]) > 0.5
+    assert powers[20:] == pytest.approx(card.power_w, rel=1e-3)
+    assert np.ptp(powers[20:]) < 0.01
+
+
+@dataclass
+class CardThatStalls(Card):
+    """One of its reads takes long, as while another process begins to use the card."""
+
+    slow_s: float = 0.0
+    number: int = 0
+
+    def read(self, handle: object) -> int:
+        if self.reads + 1 == self.number:
+            self.now += self.slow_s
+        return super().read(handle)
+
+
+@given(st.floats(0.05, 0.2), PHASES, st.floats(0.05, 0.5), st.integers(1, 40))
+def test_a_slow_read_at_the_start_does_not_change_the_period(period_s, phase_s, slow_s, number):
+    card = CardThatStalls(stepping(period_s, phase_s), 0.002, slow_s=slow_s, number=number)
+    counter = EnergyCounter(card.device)
+    for edge in short_run(counter, edges=20):
+        assert edge.energy_mj == card.energy_mj(edge.time_s + period_s / 4)
+    assert counter.period_s == pytest.approx(period_s, rel=0.02)
 
 
 def test_a_known_schedule_takes_one_read_for_an_edge():
