@@ -56,10 +56,11 @@ _KINDS = (
 )
 """The kinds: cooled like the H200s of docs/notes/temperature.md; like the H100s there, after a
 rest; and like these H100s, still warm from another process's load."""
-_SHARES_OF_KINDS: Mapping[str, tuple[float, ...]] = {"H200": (0.94, 0.03, 0.03)}
+_SHARES_OF_KINDS: Mapping[str, tuple[float, ...]] = {"H200": (0.85, 0.075, 0.075)}
 """The probability of each kind where the GPU's name contains a text; others are equally likely. On
-each of 17 H200s so far, in several servers, the heat sink's temperature rose by 1 to 2 K: if all
-shares were equally likely before, the others have 1 in 19 together (docs/notes/temperature.md)."""
+each of 17 H200s so far, in several servers, the heat sink's temperature rose by 1 to 2 K. From 0.9
+on, a card whose heat sink rises by 9 K in 25 s would be off by four standard errors where the first
+heat-up ends (docs/notes/temperature.md)."""
 _AIR_K = np.array([-25.0, 15.0])
 """The mean and standard deviation of the temperature without power, relative to the first sample,
 if the power before the first sample is the greatest seen."""
