@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from threading import Event, Thread
 from time import perf_counter
 from typing import TypeVar
@@ -28,21 +29,25 @@ from pytest_gpuenergy.energy.sensors import (
     read_throttle_state,
 )
 from pytest_gpuenergy.energy.steadiness import (
+    ONE_SWING,
     ONE_SWING_POWER,
     POWER_SWINGS,
     SWING_S,
     MeterSettings,
     PowerHistory,
     Steadiness,
+    former_power_effect,
 )
 from pytest_gpuenergy.energy.thermal import Settling, ThermalModel, ThermalSample
-from pytest_gpuenergy.record import Conditions
+from pytest_gpuenergy.record import Conditions, Metric
 from pytest_gpuenergy.support import (
+    NORMAL,
     FormError,
     GpuEnergyError,
     decode,
     encode,
     keep_for_later,
+    student_t,
 )
 
 _PRESENT_S = 0.3
@@ -171,6 +176,10 @@ class _Trials:
     @property
     def length_s(self) -> float:
         return self.edges[-1].time_s - self.edges[0].time_s
+
+    @property
+    def power_w(self) -> float:
+        return (self.edges[-1].energy_mj - self.edges[0].energy_mj) / 1e3 / self.length_s
 
     @property
     def is_limited(self) -> bool:
@@ -405,7 +414,8 @@ class EnergyMeter:
         source = run.source
         steadiness = Steadiness(source, settings, run.start_s)
         try:
-            seen = self._run_trials(steadiness, self._warm_up(steadiness, run, is_enough))
+            warm = self._warm_up(steadiness, run, is_enough)
+            seen = self._run_trials(steadiness, warm, run.before_w)
             warm, edges = seen.warm, seen.edges
             samples_w = power_by_samples_w(self._device, edges[-1].time_s - edges[0].time_s)
             end = read_conditions(self._device)
@@ -478,10 +488,13 @@ class EnergyMeter:
                 self._preheat.note(now_s, self._warmth.settling(_recent(source, stride)))
         return edges
 
-    def _run_trials(self, steadiness: Steadiness, warm: list[Edge]) -> _Trials:
+    def _run_trials(
+        self, steadiness: Steadiness, warm: list[Edge], before_w: float | None
+    ) -> _Trials:
         source, settings = steadiness.source, steadiness.settings
         seen = _Trials(warm, [warm[-1]], [], [(read_conditions(self._device), perf_counter())])
-        preheated, swing = not settings.preheat_s, steadiness.swing
+        has_begun, swing = not settings.preheat_s, steadiness.swing
+        preheated = has_begun
         while (
             len(seen.edges) <= settings.min_trials  # which take long if the sensor's memory is long
             or seen.length_s < settings.max_measure_s
@@ -490,7 +503,7 @@ class EnergyMeter:
             seen.edges.append(source.next_edge(steadiness.stride))
             self._warmth.note(seen.edges[-1])
             seen.states.append(read_throttle_state(self._device))
-            if not preheated:  # the trials may begin here
+            if not has_begun:  # the trials may begin here
                 seen.begins.append((read_conditions(self._device), perf_counter()))
             if (
                 len(seen.edges) <= settings.min_trials
@@ -498,12 +511,13 @@ class EnergyMeter:
                 or (seen.is_limited and (len(seen.edges) - 1) % swing)
             ):
                 continue
-            if not preheated:
+            if not has_begun:
                 # The trials count as heat, too: they begin later until enough is known after them.
-                preheated = not self._preheat.goes_on(
+                preheated = preheated or not self._preheat.goes_on(
                     self._device.clock.now_s(), self._settling(seen)
                 )
-                if not preheated:
+                has_begun = preheated and not self._begins_early(steadiness, seen, before_w)
+                if not has_begun:
                     seen.begin_later()
                     continue
             if self._are_enough(steadiness, seen):
@@ -519,6 +533,21 @@ class EnergyMeter:
         return replace(
             settling, per_k=SLOWED * settling.per_k, per_k_error=SLOWED * settling.per_k_error
         )
+
+    @staticmethod
+    def _begins_early(steadiness: Steadiness, seen: _Trials, before_w: float | None) -> bool:
+        """Return whether the interval would be flagged as wide for the power before the run."""
+        settings, edges = steadiness.settings, seen.edges
+        if edges[0].time_s - steadiness.start_s >= settings.warmup_max_s:
+            return False
+        middle_s, power_w = fmean((edges[0].time_s, edges[-1].time_s)), seen.power_w
+        left = former_power_effect(before_w, power_w, middle_s - steadiness.start_s)
+        known = settings.wander[Metric.ENERGY]
+        if seen.is_limited:
+            known = math.hypot(known, ONE_SWING[Metric.ENERGY])
+        degrees = len(edges) - 2 + len(steadiness.like_trials(seen.warm))
+        half = math.hypot(student_t(degrees) * left / 2, NORMAL * known)
+        return half > 2 * settings.relative_half_width
 
     @staticmethod
     def _are_enough(steadiness: Steadiness, seen: _Trials) -> bool:

@@ -503,6 +503,17 @@ def test_a_card_held_back_by_its_limit_needs_less_heat(repeat, runner):
     assert heated_s[0] < 0.7 * heated_s[1]
 
 
+@pytest.mark.parametrize("limit_w", [200.0, 300.0])
+def test_trials_at_the_limit_begin_once_the_former_power_hardly_counts(device, repeat, limit_w):
+    with repeat(0.02, 600.0) as hot:
+        EnergyMeter(device, MeterSettings()).measure(hot)
+    device.inject("enforced_limit", {"power_w": limit_w})
+    reading, witness = measure(device, repeat(), MeterSettings())
+    assert reading.flags == ()
+    assert len(reading.trials) == 10
+    assert device.clock.now_s() - witness.start_s < 6.5
+
+
 @pytest.mark.parametrize(("half_width", "swings"), [(0.005, {1}), (0.002, {2, 3})])
 def test_a_mean_of_swings_is_known_after_one_or_a_few(device, repeat, half_width, swings):
     """A governor lets too much power through, and then too little, in each second."""
