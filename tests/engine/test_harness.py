@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from jobs import job_of
@@ -471,10 +472,16 @@ class Alongside:
         order: what has been done, in order.
     """
 
-    def __init__(self, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        device: EmulatedDevice,
+        monkeypatch: pytest.MonkeyPatch,
+        faults: Mapping[str, KernelFault] | None = None,
+    ) -> None:
         self.order: list[str] = []
         self._device = device
-        self._started = threading.Event()
+        self._faults = faults or {}
+        self._started, self._ended = threading.Event(), threading.Event()
         monkeypatch.setattr(device, "alongside", self._alongside)
         monkeypatch.setattr(device, "renew", lambda: self.order.append("renew"))
         verify = Verifier.verify
@@ -487,6 +494,7 @@ class Alongside:
         monkeypatch.setattr(Verifier, "verify", verified)
 
     def _alongside(self, job: Any, arenas: Callable[[], Any]) -> Alongside:
+        self._started.clear()
         self._repeat = self._device.repeat(job, arenas())
         return self
 
@@ -498,8 +506,15 @@ class Alongside:
             start()
             self.order.append("start")
             self._started.set()
+            if (fault := self._faults.get("start")) is not None:
+                raise fault
+            if (fault := self._faults.get("hang")) is not None:
+                assert self._ended.wait(20)
+                raise fault
 
         repeater.start = started
+        if (fault := self._faults.get("relaunch")) is not None:
+            repeater.relaunch = Mock(side_effect=fault)
         return repeater
 
     def __exit__(self, *_: object) -> None:
@@ -507,6 +522,7 @@ class Alongside:
 
     def end(self) -> None:
         self.order.append("end")
+        self._ended.set()
         self._repeat.__exit__(None, None, None)
 
 
@@ -516,6 +532,39 @@ def test_a_kernel_heats_the_card_while_it_is_verified(device, monkeypatch):
     assert (found.outcome, found.validity) == ("correct", ())
     assert found.measured
     assert found.correctness is not None
+    assert beside.order == ["start", "verify", "renew", "end"]
+
+
+ADDRESS = KernelFault("runtime", "The kernel failed: an illegal memory access was encountered.")
+TIMEOUT = KernelFault("timeout", "The kernel did not finish within 60 s.")
+
+
+@pytest.mark.parametrize("fault", [ADDRESS, TIMEOUT])
+def test_a_kernel_that_fails_only_beside_its_verification_has_no_figures(
+    device, fault, monkeypatch
+):
+    with monkeypatch.context() as beside:
+        Alongside(device, beside, {"start": fault})
+        found = refused(device, conv())
+    assert (found.outcome, found.error) == (fault.outcome, str(fault))
+    assert found.correctness is not None
+    assert measure(device, conv()).measured
+
+
+def test_a_wrong_kernel_that_hangs_beside_its_verification_ends_with_that(device, monkeypatch):
+    right, wrong, _ = WRONG["unwritten"]
+    with monkeypatch.context() as beside:
+        order = Alongside(device, beside, {"hang": TIMEOUT}).order
+        found = refused(device, conv(right, wrong))
+    assert found.outcome == "correctness"
+    assert (order[:2], set(order[2:])) == (["start", "verify"], {"end"})
+    assert measure(device, conv()).measured
+
+
+def test_a_kernel_that_fails_once_nothing_runs_beside_it_has_no_figures(device, monkeypatch):
+    beside = Alongside(device, monkeypatch, {"relaunch": ADDRESS})
+    found = refused(device, conv())
+    assert (found.outcome, found.error) == ("runtime", str(ADDRESS))
     assert beside.order == ["start", "verify", "renew", "end"]
 
 

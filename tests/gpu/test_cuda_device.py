@@ -495,3 +495,25 @@ def test_a_wrong_kernel_beside_its_verification_leaves_no_process(gpu):
     harness.close()
     gpu.renew()
     assert len(cuda_process_ids(gpu) - before) <= 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "outcome"),
+    [("__trap();", "runtime"), ('for (;;) asm volatile("nanosleep.u32 1000;");', "timeout")],
+    ids=["fault", "hang"],
+)
+def test_a_kernel_that_fails_beside_its_verification_leaves_the_card_usable(
+    gpu, statement, outcome
+):
+    """It is launched far more often there than by the process that verifies it."""
+    before = cuda_process_ids(gpu)
+    body = f"{BODY} if (i == 0 && atomicAdd(&launches, 1u) >= 100000u) {statement}"
+    failing = replace(kernel(body), source=f"__device__ unsigned launches;\n{SCALE % body}")
+    harness, subject = Harness(gpu, timeout_s=5.0), Subject("test", "kernel")
+    found = harness.measure_kernel(failing, workload(), subject)
+    assert (found.outcome, found.measured) == (outcome, False)
+    assert found.correctness is not None
+    assert harness.measure_kernel(kernel(), workload(), subject).measured
+    harness.close()
+    gpu.renew()
+    assert len(cuda_process_ids(gpu) - before) <= 1

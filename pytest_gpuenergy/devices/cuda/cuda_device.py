@@ -548,7 +548,7 @@ class _AlongsideKernel(_WorkerRepeater):
         self._job, self._arenas = job, arenas
 
     def __enter__(self) -> KernelRepeater:
-        self._worker.start()
+        self._call("begin_context")  # while the process that verifies begins with its own
         arenas = dict(self._arenas())
         self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
         return self

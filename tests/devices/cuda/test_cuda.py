@@ -357,7 +357,7 @@ def test_a_kernel_alongside_its_verification_has_a_process_of_its_own(device, wo
             repeater.stop()
             number = measuring.pid
         calls = [method for pid, method in measuring.calls if pid == number]
-        assert calls == ["load", "start", "launch", "stop"]
+        assert calls == ["begin_context", "load", "start", "launch", "stop"]
         assert measuring.pid is None
 
 
