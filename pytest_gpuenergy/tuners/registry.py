@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy.support import FormError, InputError, UnavailableError
-from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space
+from pytest_gpuenergy.tuners.template_spaces import TEMPLATE_FORM, template_space, templates_of
 from pytest_gpuenergy.tuners.tvm.database import METASCHEDULE
 from pytest_gpuenergy.tuners.tvm.search_logs import refuse_ansor
 from pytest_gpuenergy.tuning import (
@@ -84,6 +84,8 @@ def records_of(
                 path = find_records(folder, workload, gpu, FORMS[other].variant)
                 break
         else:
+            if usual == TEMPLATE:
+                _check_that_one_can_be_made(folder, workload)
             raise
     file = load_records(path)
     if file.workload.signature != workload.signature:
@@ -95,6 +97,16 @@ def records_of(
             "original file."
         )
     return replace(file, workload=workload)
+
+
+def _check_that_one_can_be_made(folder: Path, workload: Workload) -> None:
+    """Check that some template computes a workload that has no records."""
+    try:
+        templates_of(workload)
+    except InputError as error:
+        raise UnavailableError(
+            f"There are no records for {workload.name} in {folder}, and none can be made: {error}"
+        ) from None
 
 
 def tuner_files(folder: Path, tuner: TunerName) -> dict[Path, RecordFile]:

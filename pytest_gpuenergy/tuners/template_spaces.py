@@ -51,12 +51,11 @@ _MAX_CONVOLUTION_KERNELS = 5000
 """The most parameters in the search of a convolution: more would only make it slower."""
 
 
-def able_templates(workload: Workload, card: CardResources) -> list[type[TemplateParameters[Any]]]:
-    """Return the templates for a workload whose instructions the card has.
+def templates_of(workload: Workload) -> list[type[TemplateParameters[Any]]]:
+    """Return the templates for a workload.
 
     Raises:
-        InputError: there are no templates for the workload.
-        UnavailableError: there are some, but none for the card.
+        InputError: there are none.
     """
     kinds = [kind for kind in TEMPLATES.values() if kind.computes(workload)]
     if not kinds and isinstance(workload, Conv2d):
@@ -70,6 +69,17 @@ def able_templates(workload: Workload, card: CardResources) -> list[type[Templat
             f"{workload.name} is of the kind {workload.kind}: the templates compute matrix "
             "products, of the kind gemm, and convolutions, of the kind conv2d."
         )
+    return kinds
+
+
+def able_templates(workload: Workload, card: CardResources) -> list[type[TemplateParameters[Any]]]:
+    """Return the templates for a workload whose instructions the card has.
+
+    Raises:
+        InputError: there are no templates for the workload.
+        UnavailableError: there are some, but none for the card.
+    """
+    kinds = templates_of(workload)
     able = [kind for kind in kinds if kind.suits(card)]
     if not able:
         least = min(kind.min_capability for kind in kinds)

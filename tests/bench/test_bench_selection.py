@@ -293,6 +293,15 @@ def test_missing_records_are_told_with_what_to_do(bench):
     )
 
 
+def test_no_search_is_proposed_of_what_no_template_computes(bench):
+    bench.give_records(1)
+    bench.refuses(
+        *("--layout", "nhwc"),
+        said="There are no records for case1_nhwc in */bench/records, and none can be made: "
+        "*layout=nhwc, which no template computes: choose mode 3xtf32, which is as exact.",
+    )
+
+
 def test_bundled_records_must_be_complete(bench):
     bench.give_records(1)
     (bench.records / file_name(CASES["case4"])).unlink()
