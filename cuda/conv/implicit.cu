@@ -204,28 +204,27 @@ __device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) 
 template <int EIGHTS>
 __device__ __forceinline__ void store_planes(Element* collected, const Outputs& outputs, const Tile& tile,
                                              int channel, const Element* bias, const float* sums) {
-  int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-  Element* own = collected + lane % 4 * 2 * PLANE_ROW + 16 * warp + lane / 4;
+  int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, own = lane % 4 * 2;
+  int left = GROUP_OUT - tile.channel - channel;  // channels that exist
+  if (WITH_BIAS) bias += tile.group * GROUP_OUT + tile.channel + channel;
 #pragma unroll
   for (int j = 0; j < EIGHTS; ++j) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      int place = 8 * j + tile.group * GROUP_OUT + tile.channel + channel + lane % 4 * 2 + i % 2;
-      bool has = ALL_C || 8 * j + channel + lane % 4 * 2 + i % 2 < GROUP_OUT - tile.channel;
-      float of_channel = WITH_BIAS && has ? static_cast<float>(bias[place]) : 0.0f;
-      own[(8 * j + i % 2) * PLANE_ROW + i / 2 * 8] = Element(finished(sums[4 * j + i], of_channel));
+      int plane = 8 * j + own + i % 2, pixel = 16 * warp + lane / 4 + i / 2 * 8;
+      float of_plane = WITH_BIAS && (ALL_C || plane < left) ? static_cast<float>(bias[plane]) : 0.0f;
+      collected[plane * PLANE_ROW + pixel] = Element(finished(sums[4 * j + i], of_plane));
     }
   }
   meet_warpgroup();  // it has collected all
-  int left = GROUP_OUT - tile.channel - channel;  // channels that exist
 #pragma unroll
-  for (int row = 0; row < 2 * EIGHTS; ++row) {
-    int of_plane = 4 * row + warp;
-    if (!ALL_C && of_plane >= left) continue;
+  for (int first = 0; first < 8 * EIGHTS; first += 4) {
+    int plane = first + warp;
+    if (!ALL_C && plane >= left) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (outputs.exist[i]) {
-        outputs.of[i][(channel + of_plane) * PLANE] = collected[of_plane * PLANE_ROW + lane + 32 * i];
+        outputs.of[i][(channel + plane) * PLANE] = collected[plane * PLANE_ROW + lane + 32 * i];
       }
     }
   }

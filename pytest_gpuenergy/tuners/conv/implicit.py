@@ -839,7 +839,8 @@ def _pitched(conv: Conv2d, way: Way) -> Iterator[Way]:
 def _window(conv: Conv2d, way: Way) -> tuple[int, int]:
     """Return the rows and columns of a window, without those that were unrolled to channels."""
     s = conv.shape
-    return (s.KH, s.KW) if not way.unrolled else (s.KH if way.unrolled < _WHOLE_WINDOWS else 1, 1)
+    rows = 1 if way.unrolled == _WHOLE_WINDOWS else s.KH
+    return rows, 1 if way.unrolled else s.KW
 
 
 def _unpadded(conv: Conv2d, way: Way) -> int:
