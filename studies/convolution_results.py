@@ -51,6 +51,9 @@ GROUPS = {
     "fresh": ("fresh",),
     "unseen": ("unseen",),
     "blind": ("blind",),
+    "kinds": ("kind",),
+    "new": ("new",),
+    "last": ("last",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""
@@ -333,25 +336,27 @@ def summary(layers: Sequence[Layer], figure: str) -> str:
 def lead_table(layers: Sequence[Layer]) -> str:
     """Return the comparisons that matter, of time and of energy, as one Markdown table.
 
-    In `3xtf32`, the rival is what a user of each layout has: cuDNN in NCHW, as PyTorch's users have
-    it by default, and cuDNN in its better layout.
+    In `3xtf32`, the rival is what a user of each layout has: cuDNN's `float32` in NCHW, as users of
+    PyTorch have it by default, and in its better layout. In other modes, it is cuDNN in the same
+    mode and layout.
     """
-    shown = [group for group in GROUPS if any(layer.group == group for layer in layers)]
+    compared = [
+        (f"`{mode}`, `{layout}`", other, some)
+        for mode, layout, other in _LEADING
+        if (some := [one for one in layers if (one.conv.mode, one.conv.layout) == (mode, layout)])
+    ]
     rows = []
-    for mode, layout, other in _LEADING:
-        some = [one for one in layers if (one.conv.mode, one.conv.layout) == (mode, layout)]
-        if not some:
-            continue
-        groups = [[one for one in some if one.group == group] for group in shown]
-        speeds = [_mean(group, lambda one, to=other: one.ratio("us", to), min) for group in groups]
-        joules = [
-            _mean(group, lambda one, to=other: 1 / one.ratio("mj", to), max) for group in groups
-        ]
-        rival = f"cuDNN {'float32' if mode == '3xtf32' else mode}, "
-        rival += "better layout" if other == "better" else f"`{layout}`"
-        rows.append([f"`{mode}`, `{layout}`", rival, *speeds, *joules])
-    headers = [f"{figure}: {group}" for figure in ("speed", "energy") for group in shown]
-    return markdown_table(("kernel", "against", *headers), rows)
+    for group in (g for g in GROUPS if any(layer.group == g for layer in layers)):
+        cells = [group]
+        for _, other, some in compared:
+            own = [layer for layer in some if layer.group == group]
+            cells += [
+                _mean(own, lambda one, to=other: one.ratio("us", to), min),
+                _mean(own, lambda one, to=other: 1 / one.ratio("mj", to), max),
+            ]
+        rows.append(cells)
+    headers = [f"{title}: {figure}" for title, *_ in compared for figure in ("speed", "energy")]
+    return markdown_table(("layers", *headers), rows)
 
 
 def tables(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
@@ -624,7 +629,7 @@ def main(words: Sequence[str] | None = None) -> None:
     estimated = [layer for layer in layers if _is_estimated(layer)]
     own = own_table(layers, RECORDS, own_kernels(options.trials))
     found = [
-        ("| kernel | against |", lead_table(layers)),
+        ("| layers | `", lead_table(layers)),
         ("What the 53 ", network_table(layers)),
         ("| layer | layout |", own),
         *tables(layers),

@@ -180,16 +180,12 @@ def test_kernels_of_a_report_in_float32_replace_those_of_records(tmp_path):
 
 def test_tables_of_a_page_are_replaced_where_it_has_them(trials):
     layers = read_layers([trials])
-    page = "text\n\n| kernel | against | a |\n| --- | --- | --- |\n| old |\nmore\n"
-    found = [("| kernel | against |", lead_table(layers)), ("`tf32`, `nhwc`", "| never |")]
+    page = "text\n\n| layers | `a` |\n| --- | --- |\n| old |\nmore\n"
+    found = [("| layers | `", lead_table(layers)), ("`tf32`, `nhwc`", "| never |")]
     lines = updated(page, found).splitlines()
-    assert lines[2] == (
-        "| kernel | against | speed: cases | speed: drawn | energy: cases | energy: drawn |"
-    )
-    assert lines[4] == (
-        "| `tf32`, `nhwc` | cuDNN tf32, `nhwc` | 2.00 (2.00) | 0.80 (0.80) | 0.50 (0.50) |  |"
-    )
-    assert (lines[:2], lines[5:]) == (["text", ""], ["more"])
+    assert lines[2] == "| layers | `tf32`, `nhwc`: speed | `tf32`, `nhwc`: energy |"
+    assert lines[4:6] == ["| cases | 2.00 (2.00) | 0.50 (0.50) |", "| drawn | 0.80 (0.80) |  |"]
+    assert (lines[:2], lines[6:]) == (["text", ""], ["more"])
 
 
 def test_without_energy_there_is_no_plot(tmp_path):
