@@ -492,7 +492,9 @@ class ImplicitParameters(WindowParameters):
         loading = loaded / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
         steps = math.ceil(self.steps(conv) / self.splits)
-        gathered = blocks is None and not self.boxed
+        lone = 0.0  # cycles more of a tile while no other block copies or stores
+        if self.boxed or blocks is None:
+            lone = _ALONE_CYCLES if self.boxed else _TILE_CYCLES * self.tile_p
 
         def wave(count: float) -> float:
             """Return the cycles of tiles of which a multiprocessor has `count` at once."""
@@ -503,9 +505,7 @@ class ImplicitParameters(WindowParameters):
                 count * copying,
                 _LATENCY_CYCLES / (self.stages - 1),
             )
-            waits = gathered and count <= 1  # no other block copies meanwhile
-            cycles = steps * step + count * stored + waits * _TILE_CYCLES * self.tile_p
-            cycles += _ALONE_CYCLES if self.boxed and count <= 1 else 0
+            cycles = steps * step + count * stored + (lone if count <= 1 else 0)
             return cycles if self.boxed else _BY_THREADS * cycles
 
         waves, left = divmod(self.tiles(conv), self._at_once(card))
@@ -516,16 +516,18 @@ class ImplicitParameters(WindowParameters):
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
-            moving = self._packing_cycles(conv) / card.multiprocessors
-            if self.early:
-                crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
-                total += _EARLY_PACKING_CYCLES
-                total += _CROWDED_SHARE * moving if crowded else moving
-            else:
-                total += _PACKING_CYCLES + moving
+            total += self._packing_cycles(conv, card)
         return float(total)
 
-    def _packing_cycles(self, conv: Conv2d) -> float:
+    def _packing_cycles(self, conv: Conv2d, card: CardResources) -> float:
+        """Return about how much longer the convolution takes because a launch packs before."""
+        moving = self._moving_cycles(conv) / card.multiprocessors
+        if not self.early:
+            return _PACKING_CYCLES + moving
+        crowded = 2 * self.shared_bytes(conv) <= card.shared_bytes
+        return _EARLY_PACKING_CYCLES + (_CROWDED_SHARE * moving if crowded else moving)
+
+    def _moving_cycles(self, conv: Conv2d) -> float:
         """Return about how long one multiprocessor would read and write what is packed."""
         s, (rows, columns) = conv.shape, _axes(conv, self._way)
         written = s.N * rows.length * columns.length * self._channels(conv) * s.groups
