@@ -192,9 +192,10 @@ class _EarlierFloat8(WgmmaFloat8Parameters):
         return False
 
 
+_LATEST = ("untuned-ninth", "untuned-tenth", "untuned-eleventh")
 _OVERLAPPED: Mapping[type[Any], tuple[type[Any], frozenset[str]]] = {
-    WgmmaFloat8Parameters: (_EarlierFloat8, frozenset({"untuned-eighth", "untuned-ninth"})),
-    WgmmaTf32Parameters: (_EarlierTf32, frozenset({"untuned-ninth"})),
+    WgmmaFloat8Parameters: (_EarlierFloat8, frozenset({"untuned-eighth", *_LATEST})),
+    WgmmaTf32Parameters: (_EarlierTf32, frozenset(_LATEST)),
 }
 """What the templates were before some of their kernels overlapped steps, and later sources."""
 
@@ -465,6 +466,8 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
     "mma": {
         **_ALL,
         "busy_warps": (12, 0.3),
+        "cluster_cycles": (1500, 0.5),
+        "divided_share": (1.2, 0.1),
         "split_share": (4.0, 0.5),
         "copy_instructions": (3, 0.5),
         "kept_instructions": (6, 0.7),

@@ -27,14 +27,17 @@ _TILES = (32, 64, 128, 256)
 _WARPS = (16, 32, 64)
 _ROW_BYTES = (64, 128)
 _STAGES = (2, 3, 4, 5)
-_FEW_TILES = (32, 64, 128)
-_FEW_WARPS = ((16, 16), (16, 32), (32, 16), (32, 32))
-_SLICES = (1, 2, 4, 8)
+_FEW_TILES = (32, 64)
+_FEW_WARPS = ((16, 16), (32, 16), (32, 32))
+_SLICES = (1, 4, 8)
 _SLICE_BYTES = (64, 128)
-_FEW_SPLITS = (1, 2, 3, 4, 6, 8)
+_FEW_SPLITS = (1, 4, 6, 8)
+_FEW_STAGES = (2, 3, 4)
 _FEW_THREADS = range(128, 513)
 """What is tried where tiles are few: tiles, warps, slices, the bytes of a row that a slice has in a
-step, blocks that divide the steps of a tile, and threads."""
+step, blocks that divide the steps of a tile, stages, and threads. Tiles of 128, warps of 16 x 32,
+two slices, two or three blocks, and five stages were fastest for none of 38 products on an H200
+(``gemm-trials-untuned-tenth.jsonl.gz`` in ``bench/results``)."""
 _MOST_BLOCKS = 4
 """The most blocks for each multiprocessor with which slices are tried."""
 _FIRST_WITH_CLUSTERS = 90
@@ -130,7 +133,7 @@ class MmaParameters(Tiling):
             if tile_m % warp_m or tile_n % warp_n:
                 continue
             tile_k = slices * depth // gemm.element_bytes
-            for split, stages in itertools.product(_FEW_SPLITS, _STAGES):
+            for split, stages in itertools.product(_FEW_SPLITS, _FEW_STAGES):
                 base = cls(
                     tile_m=tile_m,
                     tile_n=tile_n,
@@ -191,7 +194,8 @@ class MmaParameters(Tiling):
             for tile, width in ((self.tile_m, widths[0]), (self.tile_n, widths[1]))
             for asynchronous in [gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES]
         )
-        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * self.threads / WARP_LANES
+        warps = self.threads // WARP_LANES // self.slices  # that compute with all of K
+        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * warps
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
         copying = self.tile_k * instructions / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
@@ -200,13 +204,15 @@ class MmaParameters(Tiling):
         gathered = self.slices * self.split > 1
         gathering = gathered * self.slices * sums * 2 / SHARED_BYTES_PER_CYCLE
         gathering += sums * (self.split - 1) / self.split / costs.parts_bytes_per_cycle
+        slower = costs.divided_share if self.split > 1 else 1.0
+        row = gemm.element_bytes * self.tile_k
         step = BlockStep(
             busy_cycles=max(
                 multiplying + splitting + copying,
                 costs.served_share * loaded / SHARED_BYTES_PER_CYCLE,
             ),
             warps=self.threads // WARP_LANES,
-            loaded_bytes=gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n),
+            loaded_bytes=round(slower * row * (self.tile_m + self.tile_n)),
             last_cycles=storing / self.split + gathering,
             next_cycles=storing,
             waits_for_copies=gemm.element_bytes * min(widths) < _LEAST_ASYNCHRONOUS_BYTES,

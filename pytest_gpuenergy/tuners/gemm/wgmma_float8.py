@@ -30,7 +30,6 @@ _MAKERS = 256
 """The threads of a block that turns or quantizes an operand."""
 _SQUARE = 64
 """The rows and columns that a block turns."""
-"""The least columns of a tile: lines of C have as many, and a quarter of a block of B's scales."""
 _OTHERS_OF_TOTALS = 32
 """The registers of a thread besides its totals and the sums of a step. ptxas of CUDA 13.0 spills
 nothing for a tile of 192 x 128 with three consumers, where a thread has 160 registers."""
