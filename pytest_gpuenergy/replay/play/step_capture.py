@@ -194,7 +194,13 @@ def capture_step(
     with told_of_capture(True), copies:
         for level, calls in kept.items():
             first = partial(_again, calls)
-            function = with_state_kept(first, program.modules)
+            try:
+                function = with_state_kept(first, program.modules)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # a module may raise anything, and will again when it is measured
+                functions[level] = [first]
+                continue
             functions[level] = [function]
             if level != LAYERS and function is first:
                 functions[level] += _with_own_weights(calls, distance_bytes)
