@@ -112,6 +112,15 @@ def compute():
         result = layer(result)
     return result
 """
+TAKES_FUNCTIONS = """
+import torch
+
+value = torch.ones(8, 8)
+
+
+def compute():
+    return torch.cond(value.sum() > 0, torch.sin, torch.cos, (value @ value,))
+"""
 CALLED_ONCE = """
 import torch
 
@@ -125,7 +134,7 @@ class Layer(torch.nn.Module):
 
     def forward(self, value):
         if not self.fresh:
-            raise RuntimeError("it has been called already")
+            raise ValueError("it has been called already")
         self.fresh = False
         return torch.nn.functional.linear(value, self.weight)
 
@@ -260,8 +269,16 @@ class TestWithPyTorch:
         assert torch_programs.profile(f"{name}:compute", run) == 0
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
-        assert report["missing"] == {"step0-layers": "it has been called already"}
+        assert report["missing"] == {"step0-layers": "ValueError: it has been called already"}
         assert {"step0-graph", "step0-eager"} < set(measured)
+
+    def test_an_operator_that_takes_functions_is_one_call(self, tmp_path, measured, monkeypatch):
+        name, run = write_module(tmp_path, monkeypatch, TAKES_FUNCTIONS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        (found,) = [one["id"] for one in calls if one["operator"].startswith("cond")]
+        assert {found, "step0-graph-gaps"} < set(measured)
 
     def test_a_program_that_fails_now_gets_one_sentence(
         self, tmp_path, measured, monkeypatch, capsys

@@ -312,12 +312,18 @@ def _repeater(
 ) -> Iterator[Repeater]:
     try:
         with torch.inference_mode():
-            yield devices.GraphRepeater(
-                [turns.rotating()],
-                multiple=len(turns.calls),
-                from_host=from_host,
-                most=ranks.most,
-            )
+            try:
+                repeater = devices.GraphRepeater(
+                    [turns.rotating()],
+                    multiple=len(turns.calls),
+                    from_host=from_host,
+                    most=ranks.most,
+                )
+            except (RuntimeError, GpuEnergyError):
+                raise
+            except Exception as error:  # a module may raise anything
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            yield repeater
     except RuntimeError:
         settle(device)
         raise
