@@ -11,6 +11,13 @@ import pytest
 from pytest_gpuenergy.cli import main
 
 CONFIGS = {
+    "bert": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "is_decoder": True,
+    },
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "llama": {
         "hidden_size": 32,
@@ -27,6 +34,8 @@ CONFIGS = {
         "num_key_value_heads": 2,
         "sliding_window": 4,
     },
+    "openai-gpt": {"n_embd": 32, "n_layer": 2, "n_head": 4},
+    "rwkv": {"hidden_size": 32, "num_hidden_layers": 2, "context_length": 32},
 }
 TWO_PRODUCTS = """
 import torch

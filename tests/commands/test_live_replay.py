@@ -112,6 +112,43 @@ def compute():
         result = layer(result)
     return result
 """
+TAKES_FUNCTIONS = """
+import torch
+
+value = torch.ones(8, 8)
+
+
+def compute():
+    return torch.cond(value.sum() > 0, torch.sin, torch.cos, (value @ value,))
+"""
+CALLED_ONCE = """
+import torch
+
+
+class Layer(torch.nn.Module):
+    fresh = True
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, value):
+        if not self.fresh:
+            raise ValueError("it has been called already")
+        self.fresh = False
+        return torch.nn.functional.linear(value, self.weight)
+
+
+layers, value = torch.nn.ModuleList(Layer() for _ in range(3)), torch.ones(4, 8)
+
+
+def compute():
+    result = value
+    for layer in layers:
+        layer.fresh = True
+        result = layer(result)
+    return result
+"""
 LEVELS = (
     *("graph", "eager", "layers", "module.transformer.word_embeddings"),
     *("module.transformer.word_embeddings_layernorm", "module.transformer.ln_f", "module.lm_head"),
@@ -215,6 +252,43 @@ class TestWithPyTorch:
         assert f"{first['id']}: the model makes another call" in capsys.readouterr().out
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         assert any(first["id"] in one["missing"] for one in report["accounts"])
+
+    def test_a_call_that_later_steps_make_in_other_layers_is_replayed(self, run, measured):
+        path = run / "operator_calls.jsonl"
+        calls = _prefill_first(path)
+        shared = next(one for one in calls if {"1", "2"} <= one["steps"].keys())
+        shared["turns"].append(1 + max(turn for one in calls for turn in one["turns"]))
+        path.write_text("".join(json.dumps(one) + "\n" for one in calls))
+        assert replay(run) == 0
+        assert shared["id"] in measured
+
+    def test_a_module_that_cannot_be_called_again_costs_itself_only(
+        self, tmp_path, measured, monkeypatch
+    ):
+        name, run = write_module(tmp_path, monkeypatch, CALLED_ONCE), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"] == {"step0-layers": "ValueError: it has been called already"}
+        assert {"step0-graph", "step0-eager"} < set(measured)
+
+    def test_an_operator_that_takes_functions_is_one_call(self, tmp_path, measured, monkeypatch):
+        name, run = write_module(tmp_path, monkeypatch, TAKES_FUNCTIONS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        (found,) = [one["id"] for one in calls if one["operator"].startswith("cond")]
+        assert {found, "step0-graph-gaps"} < set(measured)
+
+    def test_a_program_that_fails_now_gets_one_sentence(
+        self, tmp_path, measured, monkeypatch, capsys
+    ):
+        name, run = write_module(tmp_path, monkeypatch, TWO_PRODUCTS), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        monkeypatch.setattr(sys.modules[name], "layers", ())
+        assert replay(run) == 1
+        assert f"{name}:compute failed on cpu" in capsys.readouterr().err
+        assert not measured
 
     def test_what_no_operator_launched_counts_as_missing(self, run, measured):
         path = run / "operator_calls.jsonl"

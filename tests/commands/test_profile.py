@@ -105,6 +105,41 @@ class TestWithPyTorch:
         assert {one["phase"] for one in products} == {"prefill", "decode"}
         assert {one["layer"] for one in products} - {None} == set(range(layers))
 
+    def test_states_are_the_cache_of_a_recurrent_model(self, tmp_path):
+        run = tmp_path / "run"
+        assert profile(model_folder(tmp_path / "model", "rwkv"), run, *SMALL) == 0
+        calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        shapes = [one["arguments"][0]["shape"] for one in calls if one["phase"] == "decode"]
+        assert shapes
+        assert [1, 8, 32] not in shapes
+
+    def test_a_model_without_a_cache_has_a_prefill_alone(self, tmp_path):
+        model, run = model_folder(tmp_path / "model", "openai-gpt"), tmp_path / "run"
+        words = (model, "--gpu-device", "cpu", "--out", str(tmp_path / "other"), *SMALL)
+        assert "returns no cache, which its decode steps need: give --new-tokens 1" in refused(
+            *words
+        )
+        assert profile(model, run, *SMALL, "--new-tokens", "1") == 0
+
+    @pytest.mark.parametrize("kind", ["bert", "llama"])
+    def test_a_decode_step_is_repeated_on_the_same_cache(self, tmp_path, kind):
+        import torch
+
+        from pytest_gpuenergy.replay import CallRecorder, load_program
+        from pytest_gpuenergy.replay.profile.programs import Prompt
+
+        name = model_folder(tmp_path / "model", kind)
+        program = load_program(name, dtype="float32", attention="auto", seed=0, device="cpu")
+        forms = []
+        with torch.inference_mode():
+            step = program.step(program.inputs(Prompt(8), "cpu"), 1)
+            for _ in range(2):
+                recorder = CallRecorder({})
+                with recorder:
+                    step()
+                forms.append([str(form) for form in recorder.forms])
+        assert forms[0] == forms[1]
+
     def test_what_was_profiled_is_on_disk(self, tmp_path):
         model = model_folder(tmp_path / "model", "bloom")
         run = tmp_path / "run"

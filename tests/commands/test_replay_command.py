@@ -123,9 +123,11 @@ def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_p
         assert main(["replay", str(run), "--gpu-device", "emulated:h200", "--brief"]) == 0
     report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
     found = {(one["step"], one["level"]): one for one in report["accounts"]}
-    levels = ("graph", "layers", "module.lm_head")
+    levels = ("graph", "eager", "layers", "module.lm_head")
     assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
-    assert all(abs(one["energy_error"]) < 0.03 for one in found.values())
+    assert all(abs(one["time_error"]) < 0.02 for one in found.values())
+    errors = [abs(one["energy_error"]) for (_, level), one in found.items() if level != "eager"]
+    assert max(errors) < 0.03
 
 
 def test_without_pytorch_one_sentence_says_what_to_install(recorded, monkeypatch):

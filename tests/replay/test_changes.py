@@ -114,6 +114,33 @@ class TestWithPyTorch:
         assert change.error == 0.0  # the host has no such mode
         assert not flags.allow_tf32
 
+    def test_masks_that_stay_as_they_are_change_nothing(self):
+        from pytest_gpuenergy.replay.play.changes import relative_change
+
+        torch = self.torch
+        mask = torch.tensor([3.0, 4.0, -torch.inf, torch.nan])
+        other = torch.tensor([3.0, 4.5, -torch.inf, torch.nan])
+        assert relative_change([mask], [mask.clone()]) == 0.0
+        assert relative_change([mask], [other]) == pytest.approx(0.1)
+        assert relative_change([torch.zeros(2)], [torch.zeros(2)]) == 0.0
+
+    @pytest.mark.parametrize(("before", "now"), [(1.0, "inf"), (1.0, "nan"), (0.0, 1.0)])
+    def test_results_that_cannot_be_compared_have_no_error(self, before, now):
+        from pytest_gpuenergy.replay.play.changes import relative_change
+
+        results = [[self.torch.tensor(float(one))] for one in (before, now)]
+        with pytest.raises(RuntimeError, match="no longer finite"):
+            relative_change(*results)
+
+    def test_a_product_that_overflows_is_not_changed(self, monkeypatch):
+        live = self.linear(rows=8, dtype=self.torch.float16)
+
+        def overflow(rows: Any, columns: Any, **_options: Any) -> Any:
+            return (rows.float() @ columns.float()) * self.torch.inf
+
+        monkeypatch.setattr(self.torch, "_scaled_mm", overflow)
+        assert self.changes(live, {}) == {}
+
     def test_other_operators_are_left_as_they_are(self):
         live = replace_operator(self.linear(rows=8), self.torch.ops.aten.mm.default)
         assert self.changes(live, {0: (0, 64)}) == {}

@@ -490,9 +490,12 @@ class Neighbours(NamedTuple):
 
 
 def _has_clock_of(whole: Measurement, window: Measurement) -> bool:
-    """Return whether the power limit slows a window down as much as its step."""
+    """Return whether the power limit slows a window down no more than its step.
+
+    A window may be taken for one at the limit by its power alone, without any slowing down.
+    """
     clock_mhz, of_step_mhz = window.effective_sm_clock_mhz, whole.effective_sm_clock_mhz
-    if not whole.cap_binding or clock_mhz is None or of_step_mhz is None:
+    if clock_mhz is None or of_step_mhz is None:
         return False
     return clock_mhz >= _SAME_CLOCK * of_step_mhz
 

@@ -135,15 +135,19 @@ def call_changes(
     given, weight = first.arguments[:2]
     if given.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
         changed = [partial(_linear_in_tf32, own) for own in calls]
-        yield ChangedCall("tf32", "multiply in tf32", changed, _difference(first, changed[0]))
+        try:
+            error = relative_change([first()], [changed[0]()])
+        except RuntimeError:  # results that cannot be compared
+            return
+        yield ChangedCall("tf32", "multiply in tf32", changed, error)
     sizes = (*weight.shape, given.shape[-1])
     if given.dtype in (torch.float16, torch.bfloat16) and not any(
         size % _FLOAT8_MULTIPLE for size in sizes
     ):
         try:
             eight = [_linear_in_float8(own) for own in calls]
-            error = _difference(first, eight[0])
-        except RuntimeError:  # this PyTorch or this GPU has no such product
+            error = relative_change([first()], [eight[0]()])
+        except RuntimeError:  # this PyTorch or this GPU has no such product, or it overflows
             return
         yield ChangedCall("float8", "multiply in float8 with weights of float8", eight, error)
 
@@ -197,12 +201,25 @@ def _linear_in_float8(call: LiveCall) -> LiveFunction:
     return function
 
 
-def _difference(call: LiveCall, changed: LiveFunction) -> float:
-    """Return the norm of the change of a result, relative to the result."""
-    expected, found = call().float(), changed()
-    assert isinstance(found, torch.Tensor)
-    difference = (found.float().reshape(expected.shape) - expected).norm()
-    return float(difference / expected.norm())
+def relative_change(expected: Sequence[Any], found: Sequence[Any]) -> float:
+    """Return the norm of the change of results, relative to the norm of the results.
+
+    Elements that are not finite, and stay what they are, change nothing, as those of masks.
+
+    Raises:
+        RuntimeError: The change is infinite.
+    """
+    changed = norm = 0.0
+    for old, new in zip(expected, found, strict=True):
+        before, now = old.float(), new.float().reshape(old.shape)
+        is_same = (before == now) | (before.isnan() & now.isnan())
+        changed += float(torch.where(is_same, 0.0, now - before).norm()) ** 2
+        norm += float(torch.where(before.isfinite(), before, 0.0).norm()) ** 2
+    if changed == 0.0:
+        return 0.0
+    if not (norm and math.isfinite(norm) and math.isfinite(changed)):
+        raise RuntimeError("its results change from zeros, or are no longer finite numbers")
+    return math.sqrt(changed / norm)
 
 
 @dataclass(frozen=True)
@@ -238,10 +255,7 @@ class ModuleCalls:
         for function in found:
             function()  # compiles
         expected, result = self.plain()[0](), found[0]()
-        pairs = list(zip(tensors_in(expected), tensors_in(result), strict=True))
-        changed = sum(float((new.float() - old.float()).norm()) ** 2 for old, new in pairs)
-        norm = math.sqrt(sum(float(old.float().norm()) ** 2 for old, _ in pairs))
-        return found, math.sqrt(changed) / norm if norm else 0.0
+        return found, relative_change(tensors_in(expected), tensors_in(result))
 
 
 def fusible_modules(

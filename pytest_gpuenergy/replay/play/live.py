@@ -54,11 +54,11 @@ from pytest_gpuenergy.replay.profile.capture import (
     LiveCall,
 )
 from pytest_gpuenergy.replay.profile.language_models import load_program
-from pytest_gpuenergy.replay.profile.profiling import settle
+from pytest_gpuenergy.replay.profile.profiling import failure_words, settle
 from pytest_gpuenergy.replay.profile.programs import told_of_capture
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.replay.ranks import ALONE, Ranks
-from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.support import DeviceError, GpuEnergyError
 
 _CHANGED = 8
 """The number of calls of a step that are changed, those that take most energy."""
@@ -126,6 +126,10 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 f"{profile.model} does not fit into the memory of {device} together with the "
                 "arguments of its calls: choose fewer with --kernels, or profile a smaller size."
             ) from None
+        except GpuEnergyError:
+            raise
+        except Exception as error:  # a program may raise anything
+            raise DeviceError(failure_words(program, profile.prompt, device, error)) from error
         workloads = ReplayWorkloads(profile, cache)
 
         def as_counted(function: Callable[[], object]) -> Callable[[], object]:
@@ -308,12 +312,18 @@ def _repeater(
 ) -> Iterator[Repeater]:
     try:
         with torch.inference_mode():
-            yield devices.GraphRepeater(
-                [turns.rotating()],
-                multiple=len(turns.calls),
-                from_host=from_host,
-                most=ranks.most,
-            )
+            try:
+                repeater = devices.GraphRepeater(
+                    [turns.rotating()],
+                    multiple=len(turns.calls),
+                    from_host=from_host,
+                    most=ranks.most,
+                )
+            except (RuntimeError, GpuEnergyError):
+                raise
+            except Exception as error:  # a module may raise anything
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
+            yield repeater
     except RuntimeError:
         settle(device)
         raise

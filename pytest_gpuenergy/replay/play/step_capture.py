@@ -49,7 +49,7 @@ class EmptyKernels(OperatorMode):
 
     def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         returned = func(*args, **keywords)
-        if not func.is_view:
+        if not getattr(func, "is_view", False):  # operators that take functions do not tell
             torch.cuda._sleep(0)
         return returned
 
@@ -194,7 +194,13 @@ def capture_step(
     with told_of_capture(True), copies:
         for level, calls in kept.items():
             first = partial(_again, calls)
-            function = with_state_kept(first, program.modules)
+            try:
+                function = with_state_kept(first, program.modules)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # a module may raise anything, and will again when it is measured
+                functions[level] = [first]
+                continue
             functions[level] = [function]
             if level != LAYERS and function is first:
                 functions[level] += _with_own_weights(calls, distance_bytes)

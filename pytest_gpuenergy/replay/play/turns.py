@@ -123,11 +123,18 @@ class Captured:
     layers: Sequence[Sequence[tuple[int, int]]]
     of_graph: bool = False
 
-    def differs(self, call: UniqueCall, turns: Sequence[int]) -> bool:
+    def turns(self, call: UniqueCall) -> list[int]:
+        """Return the numbers of a call's turns, without those in steps that have not been run.
+
+        A step may make in one layer what a later step makes in others, as with experts.
+        """
+        return [number for number in call.replayed_turns if number < len(self.forms)]
+
+    def differs(self, call: UniqueCall) -> bool:
         """Return whether the model now makes another call in the place of this one."""
-        key = _form_key(call)
+        key, turns = _form_key(call), self.turns(call)
         keys = [_form_key(self.forms[number]) for number in turns if number in self.kept]
-        return keys != [key] * len(turns) or key not in self.reuse
+        return not keys or keys != [key] * len(turns) or key not in self.reuse
 
     def median_reuse(self, call: UniqueCall) -> list[Reuse]:
         """Return the reuse of each tensor, with its median distance in all calls of this form."""
@@ -327,11 +334,11 @@ def replayable_turns(
     turns: dict[str, CallTurns] = {}
     missing = {}
     for call in calls:
-        own_turns = call.replayed_turns
         captured = plain if call.turns else runs[-1]
-        if not own_turns:
+        own_turns = captured.turns(call)
+        if not call.replayed_turns:
             missing[call.id] = "it was launched outside of PyTorch's operators"
-        elif captured.differs(call, own_turns):
+        elif captured.differs(call):
             missing[call.id] = "the model makes another call in its place now"
         elif not all(captured.kept[number].is_plain for number in own_turns):
             missing[call.id] = "tensors that are sparse, nested or quantized cannot be copied"

@@ -112,8 +112,11 @@ class OperatorMode(TorchDispatchMode):
     """A context in which `called` makes each call of an operator.
 
     Annotations of PyTorch's profiler do not count as calls. Of an operator that takes a tensor made
-    of others, as quantized weights of torchao are, the calls with those others count.
+    of others, as quantized weights of torchao are, the calls with those others count. An operator
+    that takes functions, as ``flex_attention`` does, is one call.
     """
+
+    supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -46,9 +46,9 @@ BUILT_IN: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """The name on the hub and the published configuration of each model that needs no file."""
 
-_CACHES = ("cache", "cache_params", "past_key_values")
-"""The names of the cache: for all models since transformers 5.24, for state-space models, and for
-others before."""
+_CACHES = ("cache", "cache_params", "past_key_values", "state", "mems", "past_buckets_states")
+"""The names of the cache: for most models since transformers 5.24, for state-space models and for
+others before, and for RWKV, XLNet and Reformer."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -66,14 +66,16 @@ class LanguageModel(GeneratingProgram):
     def ask(self, tokens: Any, past: Any) -> tuple[Any, Any]:
         """See `GeneratingProgram`."""
         name = self._cache_name
-        out = self.model(input_ids=tokens, use_cache=True, **{name: past})
-        return getattr(out, name), out.logits[:, -1:].argmax(dim=-1)
+        kept = {name: past, "use_cache": True} if name else {}
+        out = self.model(input_ids=tokens, **kept)
+        past = getattr(out, name, None) if name else None
+        return past, out.logits[:, -1:].argmax(dim=-1)
 
     @cached_property
-    def _cache_name(self) -> str:
-        """The argument for the cache of keys and values, or of states; see `_CACHES`."""
+    def _cache_name(self) -> str | None:
+        """The argument for the cache, see `_CACHES`; None if the model has none."""
         named = inspect.signature(self.model.forward).parameters
-        return next((name for name in _CACHES if name in named), _CACHES[-1])
+        return next((name for name in _CACHES if name in named), None)
 
 
 def load_program(

@@ -479,7 +479,7 @@ def _annotated_run(program: TorchProgram, prompt: Prompt, device: str) -> Iterat
     except InputError:
         raise
     except Exception as error:  # a function may raise anything
-        raise DeviceError(_failure_words(program, prompt, device, error)) from None
+        raise DeviceError(failure_words(program, prompt, device, error)) from None
 
 
 def _profile_graph(
@@ -550,7 +550,8 @@ def _read_clocks() -> list[ClockRead]:
     return found
 
 
-def _failure_words(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
+def failure_words(program: TorchProgram, prompt: Prompt, device: str, error: Exception) -> str:
+    """Return a sentence on what a program has raised, and what to do."""
     import torch
 
     reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__

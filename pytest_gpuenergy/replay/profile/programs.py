@@ -224,7 +224,7 @@ class GeneratingProgram(TorchProgram):
             past, latest = self.ask(inputs, None)
         for step in range(1, steps):
             with record_function(f"decode {step}"):
-                past, latest = self.ask(latest, past)
+                past, latest = self._ask_next(latest, past)
 
     def step(self, inputs: Any, number: int) -> Callable[[], object]:
         """Return a function that repeats the prefill, 0, or a decode step on the same cache."""
@@ -232,8 +232,21 @@ class GeneratingProgram(TorchProgram):
             return lambda: self.ask(inputs, None)[1]
         past, latest = self.ask(inputs, None)
         for _ in range(number - 1):
-            past, latest = self.ask(latest, past)
+            past, latest = self._ask_next(latest, past)
         return lambda: self.ask(latest, appendable(past))[1]
+
+    def _ask_next(self, latest: Any, past: Any) -> tuple[Any, Any]:
+        """Return the cache after the last token that was generated, and the next one.
+
+        Raises:
+            InputError: The model has no cache, without which this would be another prompt.
+        """
+        if past is None:
+            raise InputError(
+                f"{self.name} returns no cache, which its decode steps need: give --new-tokens 1 "
+                "for its prefill alone."
+            )
+        return self.ask(latest, past)
 
 
 @contextmanager
@@ -262,11 +275,20 @@ def told_of_capture(is_capturing: bool) -> Iterator[None]:
 def appendable(value: Any) -> Any:
     """Return a copy of a cache of keys and values that can be appended to.
 
-    The copy shares its tensors. Any other value is returned as it is.
+    The copy shares its tensors. A cache may hold one for each kind of attention, as those of models
+    that can be decoders do. Any other value is returned as it is.
     """
     import torch
 
-    if not hasattr(value, "layers") or isinstance(value, torch.Tensor | torch.nn.Module):
+    if isinstance(value, torch.Tensor | torch.nn.Module):
+        return value
+    if hasattr(value, "self_attention_cache"):
+        pair = copy.copy(value)
+        pair.self_attention_cache = appendable(value.self_attention_cache)
+        pair.cross_attention_cache = appendable(value.cross_attention_cache)
+        pair.is_updated = dict(value.is_updated)
+        return pair
+    if not hasattr(value, "layers"):
         return value
     cache = copy.copy(value)
     cache.layers = [copy.copy(layer) for layer in value.layers]
