@@ -421,6 +421,10 @@ class HopperTiling(Tiling):
         return OperandCopies(gemm, {}) if self.copies_operands else aligned_copies(gemm)
 
     def kernel(self, gemm: Gemm) -> Kernel:
+        return with_early_launches(self.kernel_in_order(gemm))
+
+    def kernel_in_order(self, gemm: Gemm) -> Kernel:
+        """Return the kernel if each launch began when the one before it has ended."""
         self.check_product(gemm)
         copies = self.copies(gemm)
         computed = copies.product
@@ -440,7 +444,7 @@ class HopperTiling(Tiling):
             constants |= copies.constants
         size, maps = self.dynamic_bytes(computed), self._tensor_maps(computed)
         kernel = tiled_kernel(computed, self, constants, texts, size, maps)
-        return with_early_launches(copies.before(kernel) if copies.spaces else kernel)
+        return copies.before(kernel) if copies.spaces else kernel
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         """Return the tensor maps of the matrices that the kernel takes in boxes of lines."""

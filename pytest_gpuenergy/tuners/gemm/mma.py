@@ -230,10 +230,6 @@ class MmaParameters(Tiling):
             "SLICES": self.slices,
             "ASYNCHRONOUS": True,
         }
-        if self.split > self.steps(gemm):
-            raise InputError(
-                f"The template {self.template} cannot divide the {self.steps(gemm)} steps of a "
-                f"tile among {self.split} blocks: choose split up to {self.steps(gemm)}."
-            )
+        self.check_parts(gemm)
         before = ["hopper/barriers"] * (self.split > 1)
         return copied_kernel(gemm, self, constants, self.shared_bytes(gemm), texts_before=before)

@@ -161,6 +161,14 @@ class Tiling(TemplateParameters[Gemm]):
             return -(-self.steps(gemm) // self.parts)
         return -(-self.tiles(gemm) * self.steps(gemm) // self.block_count(gemm))
 
+    def check_parts(self, gemm: Gemm) -> None:
+        """Raise an `InputError` if a block of a cluster would have no step of a tile."""
+        if self.parts > self.steps(gemm):
+            raise InputError(
+                f"The template {self.template} cannot divide the {self.steps(gemm)} steps of a "
+                f"tile among {self.parts} blocks: choose split up to {self.steps(gemm)}."
+            )
+
     def shares_tiles(self, gemm: Gemm) -> bool:
         """Return whether a tile is computed by several blocks or clusters.
 

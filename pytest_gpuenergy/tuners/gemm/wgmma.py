@@ -196,11 +196,7 @@ class WgmmaParameters(HopperTiling):
                 f"The template {self.template} needs tile_k to be a multiple of "
                 f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
             )
-        if self.split > self.steps(gemm):
-            raise InputError(
-                f"The template {self.template} cannot divide the {self.steps(gemm)} steps of a "
-                f"tile among {self.split} blocks: choose split up to {self.steps(gemm)}."
-            )
+        self.check_parts(gemm)
         if not self.has_whole_lines(gemm):
             raise InputError(
                 f"The template {self.template} cannot compute tiles of {self.tile_n} columns in "

@@ -21,7 +21,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     copied_row,
 )
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
-from pytest_gpuenergy.tuners.gemm.tiling import with_copies, with_early_launches
+from pytest_gpuenergy.tuners.gemm.tiling import with_copies
 from pytest_gpuenergy.tuners.gemm.wgmma import WgmmaParameters
 from pytest_gpuenergy.tuning import CardResources, Constant, template_text
 from pytest_gpuenergy.workloads import FLOAT8_MODES, SCALE_BLOCK, Gemm, Mode, Tensor, largest
@@ -130,9 +130,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
 
-    def kernel(self, gemm: Gemm) -> Kernel:
+    def kernel_in_order(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
-        kernel = super().kernel(multiplied(gemm))
+        kernel = super().kernel_in_order(multiplied(gemm))
         made = made_operands(gemm)
         if not made:
             return kernel
@@ -149,8 +149,7 @@ class WgmmaFloat8Parameters(WgmmaParameters):
         }
         text = f"{kernel.source}\n{template_text(constants, ['gemm/float8'])}"
         kernel = replace(kernel, source=text)
-        kernel = with_copies(kernel, _making_launches(gemm), made, _other_workspaces(gemm))
-        return with_early_launches(kernel)
+        return with_copies(kernel, _making_launches(gemm), made, _other_workspaces(gemm))
 
 
 @functools.lru_cache(maxsize=16)  # thousands of tilings of a product ask for them

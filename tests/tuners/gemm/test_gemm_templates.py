@@ -1193,6 +1193,7 @@ COPIED = Gemm("g", 130, 68, 101, "nt", "3xtf32")
         (replace(TF32, blocks=4), COPIED, ["gemm", "gemm_sum"]),
         (replace(WGMMA, blocks=2), replace(HALF, M=130), ["gemm_sum"]),
         (FLOAT8, PREPARED["quantized"], ["gemm"]),
+        (replace(FLOAT8, blocks=4), PREPARED["quantized"], ["gemm", "gemm_sum"]),
     ],
 )
 def test_products_and_sums_begin_early_and_wait_for_the_launch_before_them(tiling, gemm, early):
@@ -1200,6 +1201,7 @@ def test_products_and_sums_begin_early_and_wait_for_the_launch_before_them(tilin
     assert [one.entry for one in kernel.launches if one.early] == early
     assert not kernel.launches[0].early
     assert kernel.source.startswith("#define EARLY 1\n")
+    assert kernel.source.count("define EARLY") == 1
     for entry in early:
         _, text = re.split(rf"\b{entry}\(", kernel.source)
         assert "\n  follow();" in text.split("\n}\n")[0]
