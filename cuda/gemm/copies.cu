@@ -6,7 +6,7 @@
 //   A_WIDTH, B_WIDTH   elements that can be copied at once, as the alignment of rows allows
 //   ASYNCHRONOUS       whether they are copied past the registers (cp.async, from sm_80 on)
 
-constexpr bool ALL_K = K % TILE_K == 0;
+[[maybe_unused]] constexpr bool ALL_K = K % TILE_K == 0;
 
 #if ASYNCHRONOUS
 // Copy BYTES past the registers, if they are wanted, of which the first `valid` exist; the others become 0.

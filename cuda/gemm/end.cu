@@ -60,7 +60,7 @@ struct End {
   // Replace the sums of neighbouring columns, of which the first is a multiple of COUNT.
   template <bool ALL, int COUNT>
   __device__ __forceinline__ void apply(float (&sums)[COUNT], int row, int column) const {
-    int there = ALL || row < rows ? columns - column : 0;
+    [[maybe_unused]] int there = ALL || row < rows ? columns - column : 0;
 #if SCALES == 1
     float factor = *a_scale * *b_scale;
 #pragma unroll

@@ -12,7 +12,7 @@
 
 #if A_COPY_ROW || B_COPY_ROW
 constexpr int COPYING = 256;  // threads of a block
-constexpr int SQUARE = 32;    // the side of what a block transposes, by 8 of its rows at once
+[[maybe_unused]] constexpr int SQUARE = 32;  // the side of what a block transposes, by 8 of its rows at once
 
 constexpr int __host__ __device__ largest_unit(int bytes) { return bytes % 16 == 0 ? 16 : bytes & -bytes; }
 

@@ -87,15 +87,16 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
 
 // ---- Copies by threads
 
-constexpr int PIECES_OF_LINE = LINE / PIECE_ELEMENTS;
-constexpr int MOST_LOADS = 6;  // of a thread, before it waits for them: more take too many registers
+[[maybe_unused]] constexpr int PIECES_OF_LINE = LINE / PIECE_ELEMENTS;
+// Loads of a thread before it waits for them: more take too many registers.
+[[maybe_unused]] constexpr int MOST_LOADS = 6;
 
 constexpr int __host__ __device__ max_of(int a, int b) { return a > b ? a : b; }
 
 // Warps that copy A and B where threads copy both: in proportion to their lines.
 constexpr int WARPS_OF_A = COPYING_WARPS == 1 ? 1 : max_of(1, COPYING_WARPS * A_SIDE / (A_SIDE + TILE_N));
 constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
-constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
+[[maybe_unused]] constexpr int B_COPIERS = COPYING_WARPS == 1 || A_MAPPED ? COPIERS : COPIERS - A_COPIERS;
 
 // Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
 // elements that are DISTANCE apart. A box has LINES lines, and the next one begins a line further in its rows.
@@ -173,7 +174,7 @@ __device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, 
 template <class MatrixA, class MatrixB>
 __device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, const MatrixA& A,
                                             const MatrixB& B, Place place, int k, Barrier& full) {
-  int thread = threadIdx.x - 128 * CONSUMERS;
+  [[maybe_unused]] int thread = threadIdx.x - 128 * CONSUMERS;
 #if !B_MAPPED
   if (thread < B_COPIERS) {
     copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(

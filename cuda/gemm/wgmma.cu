@@ -102,7 +102,7 @@ __device__ __forceinline__ void finish(Sums& sums) {
 // Totals in float32, of which an instruction's sums are parts.
 constexpr int BLOCK = 128;  // elements with a scale in common, along K and along columns of B
 constexpr int GROUP_COLUMNS = TILE_N % 64 ? 32 : TILE_N % BLOCK ? 64 : BLOCK;  // all in the same block
-constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
+[[maybe_unused]] constexpr int COLUMN_GROUPS = TILE_N / GROUP_COLUMNS;
 static_assert(TILE_K == BLOCK, "a step must be as long as a block");
 
 // What the sums of a step are multiplied with: of a thread's rows of A, and of groups of columns of B.

@@ -6,7 +6,7 @@
 //   STAGES             steps that are in shared memory or on the way there
 //   CLUSTERED          whether clusters have several blocks
 
-constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
+[[maybe_unused]] constexpr int ALIGNMENT = 1024;  // of swizzled boxes: eight lines of 128 bytes
 
 __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
@@ -144,7 +144,7 @@ __device__ __forceinline__ void written_for_async() {
 
 // ---- Matrices
 
-constexpr int DESCRIBED_BYTES = 16;  // of one step of an address in a description
+[[maybe_unused]] constexpr int DESCRIBED_BYTES = 16;  // of one step of an address in a description
 
 // A matrix in shared memory, as instructions expect it (PTX ISA, "Matrix Descriptor Format"). Its lines of
 // SWIZZLED bytes have swizzled pieces of 16 bytes; eight lines follow each other after `eight_lines` bytes;

@@ -239,7 +239,7 @@ def template_text(
     lines = [
         f"#define {name} {value if isinstance(value, str) else int(value)}"
         if isinstance(value, bool | str)
-        else f"constexpr int {name} = {value};"
+        else f"[[maybe_unused]] constexpr int {name} = {value};"
         for name, value in constants.items()
     ]
     return "\n".join([*head, *lines, "", *map(_text, texts)])
