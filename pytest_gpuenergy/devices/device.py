@@ -460,7 +460,7 @@ class Device(ABC):
         """
         return None
 
-    def beside(self, count: int) -> AbstractContextManager[Sequence[Device]]:  # noqa: ARG002 -- for devices with processes
+    def beside(self, count: int) -> AbstractContextManager[Sequence[Device]]:
         """Return devices of this GPU that run kernels at the same time, for what is not timed.
 
         Those of a real GPU have processes of their own, which end with the context. An emulated
@@ -469,6 +469,7 @@ class Device(ABC):
         Args:
             count: the largest number of devices.
         """
+        del count
         return nullcontext((self,))
 
     def twin(self) -> AbstractContextManager[Device]:
