@@ -152,6 +152,15 @@ def test_an_energy_with_gaps_between_launches_is_left_out(tmp_path):
     assert layer.cudnn["nhwc"]["mj"] == 4.0
 
 
+def test_an_energy_at_the_limit_of_the_card_is_kept(tmp_path):
+    rows = rows_of("case5", SIZES["case5"], 4.0, 8.0, mj=2.0)
+    for row in rows:
+        if "mj" in row:
+            row |= {"steady_us": 1.2 * row["final_us"], "watts": 690.0}
+    (layer,) = read_layers([stored(tmp_path / "t.json.gz", rows)])
+    assert layer.kernels[0]["mj"] == 2.0
+
+
 REPORT = RECORDS.parent / "results" / "nvidia-h100-2026-11-28" / "convolutions-case1.json"
 
 
