@@ -46,7 +46,6 @@ from typing import Any, TextIO
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.devices import NvrtcCompilers, encoded_map
-from pytest_gpuenergy.devices.cuda.driver import launch_early
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault, UnavailableError, cache_dir
 from pytest_gpuenergy.tuners import (
@@ -275,12 +274,7 @@ class Card:
 
         def enqueue() -> None:
             for function, launch, arguments in plan:
-                grid, block, size = launch.grid, launch.block, launch.shared_bytes
-                if launch.early:
-                    stream = cupy.cuda.get_current_stream().ptr
-                    launch_early(function.ptr, grid, block, size, stream, arguments)
-                else:
-                    function(grid, block, arguments, shared_mem=size)
+                function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
         return enqueue, (module, spaces)
 

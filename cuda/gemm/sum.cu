@@ -19,7 +19,6 @@ extern "C" __global__ void __launch_bounds__(256)
              const Result* __restrict__ residual,
 #endif
              Result* __restrict__ C) {
-  follow();
   int rank = blockIdx.z, begin = blockIdx.x * STEPS;
   int first = block_of(begin), last = block_of(begin + STEPS - 1);
   if (first == last) return;

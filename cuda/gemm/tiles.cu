@@ -32,13 +32,6 @@
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-// Wait for the launch before this one, which may still end where launches begin early.
-__device__ __forceinline__ void follow() {
-#if EARLY
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 // The block of a cluster, of those that divide the steps of a tile.
 __device__ __forceinline__ int own_part() { return blockIdx.x % TILE_BLOCKS; }
 

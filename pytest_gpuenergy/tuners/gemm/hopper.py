@@ -18,12 +18,7 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    MAX_BLOCKS_OF_CLUSTER,
-    Tiling,
-    tiled_kernel,
-    with_early_launches,
-)
+from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -421,10 +416,6 @@ class HopperTiling(Tiling):
         return OperandCopies(gemm, {}) if self.copies_operands else aligned_copies(gemm)
 
     def kernel(self, gemm: Gemm) -> Kernel:
-        return with_early_launches(self.kernel_in_order(gemm))
-
-    def kernel_in_order(self, gemm: Gemm) -> Kernel:
-        """Return the kernel if each launch began when the one before it has ended."""
         self.check_product(gemm)
         copies = self.copies(gemm)
         computed = copies.product

@@ -277,8 +277,6 @@ class Tiling(TemplateParameters[Gemm]):
 
 
 _SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
-_PRODUCT = "gemm"
-_SUMS = "gemm_sum"
 _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
@@ -352,7 +350,7 @@ def tiled_kernel(
     names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
-    launches = [Launch(_PRODUCT, grid, block, names, shared_bytes)]
+    launches = [Launch("gemm", grid, block, names, shared_bytes)]
     workspaces = []
     if shares:
         size = parameters.tile_m * parameters.tile_n
@@ -360,7 +358,7 @@ def tiled_kernel(
         slices = math.ceil(size / (_SUM_THREADS * _SUMS_OF_THREAD))
         tiles = parameters.tiles(gemm) - parameters.whole_tile_count(gemm)
         grid = (tiles, slices, parameters.cluster_blocks)
-        launches.append(Launch(_SUMS, grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
+        launches.append(Launch("gemm_sum", grid, (_SUM_THREADS, 1, 1), ("parts", *ends, "C")))
     activation = ["gemm/activation"] if gemm.activation != "none" else []
     files = ("gemm/tiles", *activation, "gemm/end", *texts, "gemm/sum")
     return Kernel(
@@ -407,18 +405,6 @@ def with_copies(
         tensor_maps=tuple(maps),
         workspaces=(*copies.values(), *others, *kernel.workspaces),
     )
-
-
-def with_early_launches(kernel: Kernel) -> Kernel:
-    """Return a kernel for Hopper whose product and sums begin while the launch before them ends.
-
-    No launch lets the next one begin before its own blocks have left, which would wait for room.
-    """
-    first, *later = kernel.launches
-    if not later:
-        return kernel
-    later = [replace(one, early=one.entry in (_PRODUCT, _SUMS)) for one in later]
-    return replace(kernel, source=f"#define EARLY 1\n{kernel.source}", launches=(first, *later))
 
 
 def copy_width(gemm: Gemm, distance: int) -> int:

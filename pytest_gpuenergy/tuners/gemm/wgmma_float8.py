@@ -130,9 +130,9 @@ class WgmmaFloat8Parameters(WgmmaParameters):
             "B_SCALE_ROW": f"{gemm.shapes_of_scales[1][-1]}",
         }
 
-    def kernel_in_order(self, gemm: Gemm) -> Kernel:
+    def kernel(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
-        kernel = super().kernel_in_order(multiplied(gemm))
+        kernel = super().kernel(multiplied(gemm))
         made = made_operands(gemm)
         if not made:
             return kernel

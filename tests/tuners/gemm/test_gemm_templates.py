@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -1181,44 +1180,6 @@ def test_the_text_says_where_it_comes_from():
     origin = SIMT.kernel(Gemm("g", 8, 8, 8)).origin
     assert origin.kind == "template"
     assert (origin.details["template"], origin.details["tile_n"]) == ("simt", 32)
-
-
-COPIED = Gemm("g", 130, 68, 101, "nt", "3xtf32")
-
-
-@pytest.mark.parametrize(
-    ("tiling", "gemm", "early"),
-    [
-        (TF32, COPIED, ["gemm"]),
-        (replace(TF32, blocks=4), COPIED, ["gemm", "gemm_sum"]),
-        (replace(WGMMA, blocks=2), replace(HALF, M=130), ["gemm_sum"]),
-        (FLOAT8, PREPARED["quantized"], ["gemm"]),
-        (replace(FLOAT8, blocks=4), PREPARED["quantized"], ["gemm", "gemm_sum"]),
-    ],
-)
-def test_products_and_sums_begin_early_and_wait_for_the_launch_before_them(tiling, gemm, early):
-    kernel = tiling.kernel(gemm)
-    assert [one.entry for one in kernel.launches if one.early] == early
-    assert not kernel.launches[0].early
-    assert kernel.source.startswith("#define EARLY 1\n")
-    assert kernel.source.count("define EARLY") == 1
-    for entry in early:
-        _, text = re.split(rf"\b{entry}\(", kernel.source)
-        assert "\n  follow();" in text.split("\n}\n")[0]
-
-
-@pytest.mark.parametrize(
-    ("tiling", "gemm"),
-    [
-        (WGMMA, HALF),
-        (replace(SIMT, turned=True), Gemm("g", 64, 72, 60, "nn")),
-        (replace(MMA, blocks=3), SPLIT),
-    ],
-)
-def test_others_begin_after_the_launch_before_them(tiling, gemm):
-    kernel = tiling.kernel(gemm)
-    assert not any(one.early for one in kernel.launches)
-    assert "define EARLY" not in kernel.source
 
 
 def offered_templates(gemm: Gemm, card: CardResources = H200) -> set[str]:

@@ -32,7 +32,7 @@ _BEFORE = """
 unsigned long __cvta_generic_to_shared(const void*) { return 0; }
 constexpr int max(int a, int b) { return a > b ? a : b; }
 constexpr int min(int a, int b) { return a < b ? a : b; }
-struct { int x; } threadIdx;
+struct { int x; } threadIdx, blockIdx;
 struct { int z; } gridDim;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
