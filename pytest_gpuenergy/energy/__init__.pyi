@@ -8,13 +8,7 @@ from .clock_states import (
 from .cooling import KnownCooling as KnownCooling
 from .counter import EnergyCounter as EnergyCounter, regular_times_s as regular_times_s
 from .energy_source import CounterError as CounterError, Edge as Edge, EnergySource as EnergySource
-from .meter import (
-    MIN_PAUSE_S as MIN_PAUSE_S,
-    Announce as Announce,
-    EnergyMeter as EnergyMeter,
-    LoadEndedError as LoadEndedError,
-    Preheat as Preheat,
-)
+from .meter import EnergyMeter as EnergyMeter, LoadEndedError as LoadEndedError
 from .power_log import (
     CardSamples as CardSamples,
     PowerLog as PowerLog,
@@ -65,4 +59,9 @@ from .thermal import (
     ThermalModel as ThermalModel,
     ThermalSample as ThermalSample,
     step_error as step_error,
+)
+from .warmth import (
+    MIN_PAUSE_S as MIN_PAUSE_S,
+    Announce as Announce,
+    Preheat as Preheat,
 )
