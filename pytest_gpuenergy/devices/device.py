@@ -273,10 +273,13 @@ class Device(ABC):
         """
 
     def begin_search(self, beside: int = 0) -> None:  # noqa: B027 -- for devices with processes
-        """Start what many kernels will need, without waiting for it: call this before any.
+        """Start what many kernels will need, without waiting for it, before the first kernel.
 
-        A real GPU starts all its compilers, the context in which kernels run, and processes for so
-        many devices `beside` it. Nothing may be timed until a kernel has run.
+        A real GPU starts all its compilers and the context in which kernels run. Nothing may be
+        timed until a kernel has run.
+
+        Args:
+            beside: the number of devices `beside` this one whose processes are started as well.
         """
 
     @abstractmethod

@@ -50,7 +50,7 @@ _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
 _GLANCE_S = 0.1
-"""The time after the start of a load from which its power is shown to who may end it."""
+"""The time after the start of a load from which its power is shown to whoever may end it."""
 
 R = TypeVar("R", bound=Repeater)
 

@@ -17,12 +17,9 @@ from .conv.conv_templates import (
     GroupedParameters as GroupedParameters,
     NarrowParameters as NarrowParameters,
 )
-from .conv.implicit import (
-    Blocks as Blocks,
-    ImplicitParameters as ImplicitParameters,
-    input_blocks as input_blocks,
-)
+from .conv.implicit import ImplicitParameters as ImplicitParameters
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
+from .conv.input_blocks import Blocks as Blocks, input_blocks as input_blocks
 from .conv.packing import read_axis as read_axis
 from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (

@@ -251,8 +251,8 @@ if TYPE_CHECKING:
 
 _MAX_BATCH = 32
 _AHEAD = 12
-"""The number of kernels that are compiled while those of a batch are timed, each for a twelfth of
-the time that it takes to compile one."""
+"""The number of kernels that are compiled while those of a batch are timed: timing a kernel takes a
+twelfth of the time that compiling it takes."""
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""

@@ -157,9 +157,8 @@ class ContenderKernels:
             kernel: AnyKernel = tuners.CONTENDERS[contender](workload, setup)
             if not setup.gpu.emulated:
                 setup.gpu.prepare([kernel])
-                engine.drawings_of(
-                    engine.SEEDS, workload, kernel
-                )  # which remembers the numbers in its text
+                # Remembers the numbers in the kernel's text, which its verification will need.
+                engine.drawings_of(engine.SEEDS, workload, kernel)
             return kernel
 
         made = self._ahead[key] = self._pool.submit(make)

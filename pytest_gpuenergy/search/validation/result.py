@@ -201,7 +201,7 @@ The power is then a few per cent off, and the time is the least one, that of the
 
 
 class PowerCutoff(Struct, frozen=True):
-    """When the power of a variant is not measured, because it cannot be the best.
+    """The limits beyond which a variant cannot be the best, so that its power is not measured.
 
     Attributes:
         time_ms: the time of one launch in the first moments (`Result.burst_time_ms`), which are the

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal, cast
 
-import numpy as np
-
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.input_blocks import Blocks, input_blocks
 from pytest_gpuenergy.tuners.conv.packing import PACKING_THREADS, Axis, read_axis, turned_tile
 from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
@@ -21,7 +20,7 @@ from pytest_gpuenergy.tuning import (
     Constant,
     template_text,
 )
-from pytest_gpuenergy.workloads import Conv2d, Conv2dShape, Mode, Tensor
+from pytest_gpuenergy.workloads import Conv2d, Mode, Tensor
 
 BoxBytes = Literal[0, 32, 64, 128]
 _WARPGROUP, _WARP = 128, 32
@@ -62,10 +61,6 @@ _MOST_PACKED_ELEMENTS = (1 << 31) - PACKING_THREADS
 """The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
-_MOST_TAPS = 9
-"""The most taps of which a step has eight channels: more would take too much shared memory."""
-_MOST_BLOCK_BYTES = 48 << 10
-"""The most bytes of a step, so that three fit in shared memory with their weights."""
 _MOST_CHANNELS = 256
 _MOST_SPLITS = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
@@ -920,78 +915,3 @@ def _axes(conv: Conv2d, way: Way) -> tuple[Axis, Axis]:
     if way.unrolled == _WHOLE_WINDOWS:
         rows = replace(unrolled, length=s.OH)
     return rows, columns
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """What threads copy of an input in NCHW: runs of elements in each of a few channels.
-
-    Attributes:
-        divided: the pixels that are divided into tiles: those of an image, or of a row.
-        channels: the channels in a step.
-        rows: the rows of the window in a step: all, or one.
-        runs: the runs of a channel in a step.
-        before: the elements of a run before the corner of the first pixel's window.
-        run: the elements of a run.
-        pitch: the distance of channels in shared memory, in elements.
-        width: the elements that are copied at once.
-    """
-
-    divided: int
-    channels: int
-    rows: int
-    runs: int
-    before: int
-    run: int
-    pitch: int
-    width: int
-
-    @property
-    def step_bytes(self) -> int:
-        """The bytes of a step in shared memory."""
-        return 4 * self.channels * self.pitch
-
-
-@functools.cache
-def input_blocks(s: Conv2dShape, tile_p: int) -> Blocks:
-    """Return what threads copy of an input in NCHW for tiles of so many pixels.
-
-    Tiles cross the rows of the output, and a step has all rows of the window, unless steps become
-    too long for that.
-    """
-    rows = s.KH if s.KH * s.KW <= _MOST_TAPS else 1
-    plane, every, fewer = s.OH * s.OW, _most_channels(s, rows), _most_channels(s, 1)
-    tried = [
-        (plane, rows, every),
-        *([(s.OW, rows, every)] if tile_p <= s.OW else []),  # few tiles that end with their row
-        *((plane, 1, channels) for channels in (32, 16, 8) if channels <= fewer),
-        (s.OW, 1, 8),
-    ]
-    found = [_blocks_of(s, tile_p, *one) for one in tried]
-    return next((one for one in found if one.step_bytes <= _MOST_BLOCK_BYTES), found[-1])
-
-
-def _most_channels(s: Conv2dShape, rows: int) -> int:
-    """Return the channels of a step of so many rows of windows, unless they are too long."""
-    return 8 * max(1, 4 // (rows * s.KW))
-
-
-def _blocks_of(s: Conv2dShape, tile_p: int, divided: int, rows: int, channels: int) -> Blocks:
-    """Return what threads copy in steps of so many rows of windows in so many channels."""
-    # A tile begins in any column. The corners of its windows are so far from the first one's. All
-    # tiles that end in the row where they begin are alike.
-    pixels = np.arange(max(0, s.OW - tile_p), s.OW)[:, None] + np.arange(tile_p)
-    pixels = np.minimum(pixels, divided - 1)
-    places = (pixels // s.OW * s.W + pixels % s.OW) * s.strides
-    apart = places - places[:, :1]
-    before, after = -int(apart.min()), int(apart.max())
-    along = before + after + (s.KW - 1) * s.dilation + 1
-    whole = along + (rows - 1) * s.W * s.dilation
-    runs = 1 if whole <= rows * along else rows
-    aligned = s.H * s.W % 4 == 0 and (max(runs, s.KH // rows) == 1 or s.W * s.dilation % 4 == 0)
-    width = 4 if aligned else 1
-    run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
-    pitch = runs * run
-    # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
-    pitch += (8 - pitch) % 32
-    return Blocks(divided, channels, rows, runs, before, run, pitch, width)

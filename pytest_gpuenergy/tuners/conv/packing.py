@@ -25,10 +25,11 @@ class Axis:
         stride: the rows between two neighbouring windows.
         padding: the rows of the padding in front.
         dilation: the rows between two neighbouring taps.
-        taps: the rows that follow each other in the packed image as the taps of a window do.
-        apart: the rows of the input from the first of so many to the next first one.
-        step: the rows of the input between two of them.
-        first: the row of the input that comes first; it may be in the padding.
+        taps: the rows of a group, which follow each other in the packed image like the taps of a
+            window.
+        apart: the rows of the input between the first rows of two neighbouring groups.
+        step: the rows of the input between two neighbouring rows of a group.
+        first: the first row of the first group in the input; it may be in the padding.
     """
 
     length: int

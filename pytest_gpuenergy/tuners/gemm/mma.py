@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
@@ -133,17 +133,10 @@ class MmaParameters(Tiling):
             if tile_m % warp_m or tile_n % warp_n:
                 continue
             tile_k = slices * depth // gemm.element_bytes
+            warps = {"warp_m": warp_m, "warp_n": warp_n, "slices": slices}
+            one = cls(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, **warps)
             for split, stages in itertools.product(_FEW_SPLITS, _FEW_STAGES):
-                base = cls(
-                    tile_m=tile_m,
-                    tile_n=tile_n,
-                    tile_k=tile_k,
-                    stages=stages,
-                    warp_m=warp_m,
-                    warp_n=warp_n,
-                    slices=slices,
-                    split=split,
-                )
+                base = replace(one, stages=stages, split=split)
                 blocks, steps = base.tiles(gemm) * split, base.max_steps(gemm)
                 few = slices * split > 1 and blocks <= _MOST_BLOCKS * card.multiprocessors
                 useful = split <= base.steps(gemm) and stages <= max(2, steps + 1)
