@@ -47,15 +47,9 @@ from .matrix_products import (
     SCALE_BLOCK as SCALE_BLOCK,
     USUAL_LAYOUTS as USUAL_LAYOUTS,
     Gemm as Gemm,
-    GemmRequest as GemmRequest,
     Layout as Layout,
     Scaling as Scaling,
-    measured_products as measured_products,
-    parse_requests as parse_requests,
     product_name as product_name,
-    products_in as products_in,
-    search_options_notice as search_options_notice,
-    sizes_text as sizes_text,
 )
 from .modes import (
     CONV_MODES as CONV_MODES,
@@ -82,6 +76,14 @@ from .number_types import (
     unit_roundoff as unit_roundoff,
     whole as whole,
     whole_sizes as whole_sizes,
+)
+from .product_requests import (
+    GemmRequest as GemmRequest,
+    measured_products as measured_products,
+    parse_requests as parse_requests,
+    products_in as products_in,
+    search_options_notice as search_options_notice,
+    sizes_text as sizes_text,
 )
 from .sensitivity import (
     Condition as Condition,

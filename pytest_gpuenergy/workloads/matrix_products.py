@@ -1,10 +1,6 @@
-"""Matrix products C = A B: layouts, precisions, ends, the reference, and how sizes are written.
+"""Matrix products C = A B: layouts, precisions, ends, and the reference.
 
-The grammar of sizes is ``M=1024 N=2048 K=3072``, ``MN=1024 K=2048`` or ``MNK=4096``, after which
-other layouts, modes and ends are named: ``MNK=4096 layout=tn bias=1 activation=gelu residual=1``.
-``B=32 MNK=512`` is a batch of 32 such products, and ``groups=512,0,128 N=2048 K=1408`` a product
-whose groups of rows of A have a matrix B each.
-Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scaling=block``.
+How their sizes are written is in `product_requests`.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, get_args
 
@@ -61,8 +56,6 @@ from pytest_gpuenergy.workloads.number_types import (
 from pytest_gpuenergy.workloads.workload import (
     Tensor,
     Workload,
-    WorkloadKind,
-    check_parameter_names,
 )
 
 Layout = Literal["nn", "nt", "tn", "tt"]
@@ -85,7 +78,19 @@ _SCALE_RANGE = (0.5, 2.0)
 _LEAST_POWER = -126
 """The exponent of the smallest normal number in float32, which is the smallest scale."""
 
-_LEADING = ("lda", "ldb", "ldc")
+NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+LEADING = ("lda", "ldb", "ldc")
+FUSED_INPUTS = ("bias", "residual")
+"""The options that are either on or off, and are inputs of their names if they are on."""
+SWITCHES = (*FUSED_INPUTS, "quantize")
+"""The options that are either on or off."""
+FLOAT8_OPTIONS: Mapping[str, bool | str] = {
+    "scaling": SCALINGS[0],
+    "accumulation": ACCUMULATIONS[0],
+    "quantize": False,
+}
+"""The options of products of 8-bit numbers, as they usually are."""
+NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "residual": False}
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor, because kernels use 32-bit indices."""
 _MAX_GROUPS = 1024
@@ -170,9 +175,9 @@ class Gemm(SumsOfProducts):
     distribution: str = NORMAL
 
     def __post_init__(self) -> None:
-        for size in ("B", "M", "N", "K", *_LEADING):
+        for size in ("B", "M", "N", "K", *LEADING):
             object.__setattr__(self, size, whole(getattr(self, size)))
-        object.__setattr__(self, "groups", _group_rows(self.groups))
+        object.__setattr__(self, "groups", group_rows(self.groups))
         for size, value in (("B", self.B), ("M", self.M), ("N", self.N), ("K", self.K)):
             if type(value) is not int or value < 1:
                 raise InputError(
@@ -194,9 +199,9 @@ class Gemm(SumsOfProducts):
         check_choice(self.kind, "activation", self.activation, ACTIVATIONS)
         check_choice(self.kind, "scaling", self.scaling, SCALINGS)
         check_choice(self.kind, "accumulation", self.accumulation, ACCUMULATIONS)
-        for option in _SWITCHES:
+        for option in SWITCHES:
             object.__setattr__(self, option, switch(self.kind, option, getattr(self, option)))
-        for option, usual in _FLOAT8_OPTIONS.items():
+        for option, usual in FLOAT8_OPTIONS.items():
             if self.mode not in FLOAT8_MODES and getattr(self, option) != usual:
                 raise InputError(
                     f"gemm in mode {self.mode} takes no {option}: choose mode "
@@ -397,7 +402,7 @@ class Gemm(SumsOfProducts):
     @property
     def parameters(self) -> Mapping[str, int | str]:
         """Sizes, layout and mode; everything else unless it is as usual."""
-        usual = {**self._rows, **_NO_END, **_FLOAT8_OPTIONS, "distribution": NORMAL}
+        usual = {**self._rows, **NO_END, **FLOAT8_OPTIONS, "distribution": NORMAL}
         batch: dict[str, int | str] = {"B": self.B} if self.is_batch else {}
         if self.groups:
             batch["groups"] = ",".join(map(str, self.groups))
@@ -406,7 +411,7 @@ class Gemm(SumsOfProducts):
             **{name: getattr(self, name) for name in ("M", "N", "K", "layout", "mode")},
             **batch,
             **{
-                name: int(getattr(self, name)) if name in _SWITCHES else getattr(self, name)
+                name: int(getattr(self, name)) if name in SWITCHES else getattr(self, name)
                 for name, value in usual.items()
                 if getattr(self, name) != value
             },
@@ -598,140 +603,6 @@ class CancellingGemm(ExactGemm):
         }
 
 
-def _group_rows(given: object) -> tuple[int, ...]:
-    """Return the rows of groups, given as integers or as text with commas.
-
-    Raises:
-        InputError: they are neither, or none has a row.
-    """
-    parts: object = given
-    if isinstance(given, str):
-        parts = [int(part) if _NUMBER.fullmatch(part) else part for part in given.split(",")]
-    rows = tuple(map(whole, parts)) if isinstance(parts, Sequence | np.ndarray) else (parts,)
-    if not all(type(row_count) is int and row_count >= 0 for row_count in rows):
-        raise InputError(
-            f"gemm needs groups to be numbers of rows, such as 512,0,128, not {shown(given)}."
-        )
-    if rows and not any(rows):
-        raise InputError("gemm needs a group with at least one row, and none has any.")
-    return rows
-
-
-GRAMMAR = "M=1024 N=2048 K=3072"
-_WORD = re.compile(r"([A-Za-z]+)=(\S+)", re.ASCII)
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_SIZES, _BATCH, _OPTIONS = "MNK", "B", ("t", "O")
-_NAMED = ("groups", "layout", "mode", "activation", "scaling", "accumulation", "distribution")
-FUSED_INPUTS = ("bias", "residual")
-"""The options that are either on or off, and are inputs of their names if they are on."""
-_SWITCHES = (*FUSED_INPUTS, "quantize")
-"""The options that are either on or off."""
-_FLOAT8_OPTIONS: Mapping[str, bool | str] = {
-    "scaling": SCALINGS[0],
-    "accumulation": ACCUMULATIONS[0],
-    "quantize": False,
-}
-"""The options of products of 8-bit numbers, as they usually are."""
-_NO_END: Mapping[str, bool | str] = {"bias": False, "activation": "none", "residual": False}
-_ACTIVATION_NAMES = {name.replace("_", ""): name for name in ACTIVATIONS[1:]}
-"""The activations by what they are called in names of products, whose parts have no underscore."""
-_NAME = re.compile(
-    r"gemm_(?:b([0-9]{1,9})_|g([0-9.]+)_)?([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})_([nt]{2})"
-    r"((?:_[a-z0-9.]+)*)",
-    re.ASCII,
-)
-_IN_BACKGROUND = 1 << 16
-_TUNERS: dict[int, Literal["template", "tvm"]] = {0: "template", 1: "tvm"}
-
-
-@dataclass(frozen=True)
-class GemmRequest:
-    """One matrix product of a text.
-
-    Attributes:
-        workload: named after its sizes.
-        trials: ``t``; None if it is not given.
-        tuner: ``template`` or ``tvm``, the low bit of ``O``; None if it is not given.
-        in_background: whether ``O`` asks for that, with 65536.
-        layouts: the workload in each layout that is given or, without one, in the `USUAL_LAYOUTS`.
-    """
-
-    workload: Gemm
-    trials: int | None = None
-    tuner: Literal["template", "tvm"] | None = None
-    in_background: bool = False
-    layouts: tuple[Gemm, ...] = ()
-
-
-def parse_requests(text: str) -> list[GemmRequest]:
-    """Return the matrix products that a text describes, separated by ``;``.
-
-    Raises:
-        InputError: the text is not understood, or a size is missing, given twice or out of range.
-    """
-    parts = [part for part in (part.strip() for part in text.split(";")) if part]
-    if not parts:
-        raise InputError(f"No matrix product is named: give its sizes, such as {GRAMMAR!r}.")
-    return [_request(part) for part in parts]
-
-
-def measured_products(text: str) -> list[Gemm]:
-    """Return the matrix products that a text describes, each once; see `search_options_notice`.
-
-    Raises:
-        InputError: as of `parse_requests`.
-    """
-    layouts = (product for request in parse_requests(text) for product in request.layouts)
-    return list({product.name: product for product in layouts}.values())
-
-
-def search_options_notice(text: str) -> str | None:
-    """Return a sentence if a text has options of a search, which measuring alone ignores.
-
-    Raises:
-        InputError: as of `parse_requests`.
-    """
-    asked = ((request.trials, request.tuner) for request in parse_requests(text))
-    if all(one == (None, None) for one in asked):
-        return None
-    return "t and O of the sizes have no effect here: they are for gpuenergy gemm tune."
-
-
-def products_in(text: str) -> list[Gemm]:
-    """Return the matrix products whose names are in a text such as the id of an item.
-
-    Those of so many groups that their name has a hash instead are not found.
-    """
-    products: dict[str, Gemm] = {}
-    for match in _NAME.finditer(text):
-        batch, groups, m, n, k, layout, rest = match.groups()
-        words = [f"M={m} N={n} K={k} layout={layout}"]
-        if batch:
-            words.append(f"B={batch}")
-        if groups:
-            words.append(f"groups={groups.replace('.', ',')}")
-        for part in filter(None, (rest or "").split("_")):
-            if leading := re.fullmatch(r"(ld[abc])([0-9]+)", part):
-                words.append(f"{leading[1]}={leading[2]}")
-            elif part in MODES:
-                words.append(f"mode={part}")
-            elif part in _SWITCHES:
-                words.append(f"{part}=1")
-            elif part in SCALINGS:
-                words.append(f"scaling={part}")
-            elif part in ACCUMULATIONS:
-                words.append(f"accumulation={part}")
-            elif part in _ACTIVATION_NAMES:
-                words.append(f"activation={_ACTIVATION_NAMES[part]}")
-            else:
-                words.append(f"distribution={part.replace('sparse', 'sparse:')}")
-        with suppress(InputError):  # no product has that name
-            products.update(
-                (product.name, product) for product in measured_products(" ".join(words))
-            )
-    return [one for name, one in products.items() if name in text]
-
-
 def product_name(gemm: Gemm) -> str:
     """``gemm_512x256x640_nn``, with whatever else is not as usual.
 
@@ -743,152 +614,29 @@ def product_name(gemm: Gemm) -> str:
     parts = ["gemm", *several, f"{gemm.M}x{gemm.N}x{gemm.K}", gemm.layout]
     if gemm.mode != "float32":
         parts.append(gemm.mode)
-    for name in (*_LEADING, *_NO_END, *_FLOAT8_OPTIONS, "distribution"):
+    for name in (*LEADING, *NO_END, *FLOAT8_OPTIONS, "distribution"):
         if name in gemm.parameters:
             value = str(gemm.parameters[name]).replace(":", "").replace("_", "")
             parts.append(
-                name if name in _SWITCHES else f"{name}{value}" if name in _LEADING else value
+                name if name in SWITCHES else f"{name}{value}" if name in LEADING else value
             )
     return "_".join(parts)
 
 
-def sizes_text(gemm: Gemm) -> str:
-    """Return the text that `measured_products` understands as this product alone."""
-    words = {name: value for name, value in gemm.parameters.items() if name != "kind"}
-    return " ".join(f"{name}={value}" for name, value in words.items())
+def group_rows(given: object) -> tuple[int, ...]:
+    """Return the rows of groups, given as integers or as text with commas.
 
-
-def _request(text: str) -> GemmRequest:
-    words: dict[str, str] = {}
-    for word in text.split():
-        match = _WORD.fullmatch(word)
-        if match is None:
-            raise InputError(
-                f"{text!r} has {shown(word)}, which is not understood: give sizes such as "
-                f"{GRAMMAR!r}, separated by spaces."
-            )
-        name, value = match.groups()
-        if name in words:
-            raise _twice(text, name)
-        words[name] = value
-    numbers: dict[str, int] = {}
-    for letters in [name for name in words if set(name) <= {*_SIZES, _BATCH, *_OPTIONS}]:
-        number = _whole(letters, words.pop(letters))
-        for letter in letters:
-            if letter in numbers:
-                raise _twice(text, letter)
-            numbers[letter] = number
-    options = {name: numbers[name] for name in _OPTIONS if name in numbers}
-    sizes = {name: number for name, number in numbers.items() if name in {*_SIZES, _BATCH}}
-    if groups := words.get("groups"):
-        sizes.setdefault("M", sum(_group_rows(groups)))
-    leading = {name: _whole(name, words.pop(name)) for name in _LEADING if name in words}
-    switches = {
-        name: {"0": False, "1": True}.get(word, word)
-        for name in _SWITCHES
-        if (word := words.pop(name, ""))
-    }
-    if unknown := [name for name in words if name not in _NAMED]:
+    Raises:
+        InputError: they are neither, or none has a row.
+    """
+    parts: object = given
+    if isinstance(given, str):
+        parts = [int(part) if NUMBER.fullmatch(part) else part for part in given.split(",")]
+    rows = tuple(map(whole, parts)) if isinstance(parts, Sequence | np.ndarray) else (parts,)
+    if not all(type(row_count) is int and row_count >= 0 for row_count in rows):
         raise InputError(
-            f"{text!r} has {unknown[0]}, which is not understood: give sizes such as {GRAMMAR!r}, "
-            f"and if need be {', '.join((_BATCH, *_LEADING, *_SWITCHES, *_NAMED, *_OPTIONS))}."
+            f"gemm needs groups to be numbers of rows, such as 512,0,128, not {shown(given)}."
         )
-    if missing := [name for name in _SIZES if name not in sizes]:
-        raise InputError(
-            f"{text!r} does not say what {' and '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'}: give {GRAMMAR!r} or 'MNK=4096'."
-        )
-    if options.get("t") == 0:
-        raise InputError(f"{text!r} asks for no trials: give t a number of at least 1.")
-    layouts = words["layout"].split(",") if "layout" in words else USUAL_LAYOUTS
-    if len({*layouts}) < len(layouts):
-        raise _twice(text, "a layout")
-    # Gemm checks the types of all its arguments.
-    bare = [
-        Gemm("", **sizes, **leading, **switches, **{**words, "layout": layout})  # type: ignore[arg-type]
-        for layout in layouts
-    ]
-    named = tuple(workload.called(product_name(workload)) for workload in bare)
-    option = options.get("O")
-    if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
-        raise InputError(
-            f"{text!r} has O={option}: give O=0 for the template or O=1 for TVM's tuner."
-        )
-    return GemmRequest(
-        named[0],
-        options.get("t"),
-        None if option is None else _TUNERS[option & 1],
-        bool(option and option & _IN_BACKGROUND),
-        named,
-    )
-
-
-def _twice(text: str, name: str) -> InputError:
-    return InputError(
-        f"{text!r} gives {name} twice: leave one out, or separate products by semicolons."
-    )
-
-
-def _whole(name: str, text: str) -> int:
-    if _NUMBER.fullmatch(text) is None:
-        raise InputError(
-            f"{name}={text:.40} is not understood: give a whole number of at most nine digits."
-        )
-    return int(text)
-
-
-_BUNDLED_SIZES = (
-    (512, 256, 640),
-    (512, 384, 256),
-    (512, 512, 512),
-    (512, 768, 3072),
-    (512, 3072, 768),
-    *((size, size, size) for size in (896, 1024, 1152, 1536, 2048, 3072, 4096, 8192)),
-)
-
-
-class GemmKind(WorkloadKind):
-    """The kind ``gemm``."""
-
-    name = Gemm.kind
-    grammar = (
-        f"{GRAMMAR} [B=32] [groups=512,0,128] [layout=tn] [mode=tf32] [bias=1] [activation=gelu] "
-        "[residual=1]"
-    )
-    example = "M=512 N=256 K=640 layout=nt"
-    networks: ClassVar = {
-        "gemm": tuple(
-            bare.called(product_name(bare))
-            for sizes in _BUNDLED_SIZES
-            for layout in USUAL_LAYOUTS
-            for bare in [Gemm("", *sizes, layout)]
-        )
-    }
-
-    def parse(self, text: str) -> Gemm | None:
-        if ";" in text or not text.split() or not all(map(_WORD.fullmatch, text.split())):
-            return None
-        request = _request(text)
-        if (request.trials, request.tuner) != (None, None):
-            raise InputError(f"{text!r}: t and O are no part of a workload, leave them out.")
-        if len(request.layouts) > 1 and "layout=" in text:
-            raise InputError(f"{text!r} has several layouts, and a workload has one: choose one.")
-        return request.workload
-
-    def format_sizes(self, workload: Workload) -> str:
-        words = {name: value for name, value in workload.parameters.items() if name != "kind"}
-        if words["mode"] == MODES[0]:
-            del words["mode"]
-        return " ".join(f"{name}={value}" for name, value in words.items())
-
-    def from_sizes(self, name: str, sizes: Sequence[int]) -> Gemm:
-        if len(sizes) != 3:
-            raise InputError(f"gemm takes the three numbers M,N,K, not {len(sizes)} numbers.")
-        m, n, k = sizes
-        workload = Gemm(name, m, n, k)
-        return workload if name else workload.called(product_name(workload))
-
-    def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
-        known = [field for field in fields(Gemm) if field.name != "name"]
-        check_parameter_names(self.name, known, parameters)
-        return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all
+    if rows and not any(rows):
+        raise InputError("gemm needs a group with at least one row, and none has any.")
+    return rows

@@ -18,8 +18,8 @@ from pytest_gpuenergy.workloads.convolutions import (
     Conv2dKind,
     split_suffix,
 )
-from pytest_gpuenergy.workloads.matrix_products import GemmKind
 from pytest_gpuenergy.workloads.modes import CONV_MODES
+from pytest_gpuenergy.workloads.product_requests import GemmKind
 from pytest_gpuenergy.workloads.variants import Variants, in_variants
 from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, is_plain_name
 
