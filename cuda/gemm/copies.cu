@@ -4,6 +4,8 @@
 //   LDA, LDB           distances in elements between the stored rows of A and B
 //   A_WHOLE, B_WHOLE   whether the matrices have all rows, columns and products of the tiles
 //   A_WIDTH, B_WIDTH   elements that can be copied at once, as the alignment of rows allows
+//   A_SHIFTED, B_SHIFTED   whether rows that are not aligned are copied by 16 bytes nevertheless, from the
+//                      multiple of 16 bytes before them on: in shared memory, they begin shift_of elements later
 //   ASYNCHRONOUS       whether they are copied past the registers (cp.async, from sm_80 on)
 
 [[maybe_unused]] constexpr bool ALL_K = K % TILE_K == 0;
@@ -90,6 +92,50 @@ struct Shares {
     return (row / DOWN * ACROSS + column / (ALONG * WIDTH)) * PARTS / COUNT == part;
   }
 };
+
+// How many elements lie between a multiple of 16 bytes and this place.
+__device__ __forceinline__ int shift_of(const Element* place) {
+  return reinterpret_cast<unsigned long long>(place) % 16 / sizeof(Element);
+}
+
+#if ASYNCHRONOUS
+// Copy 16 bytes, of which the first `there` elements exist; it may be fewer than none or more than all.
+__device__ __forceinline__ void copy_piece(SharedPlace to, const Element* from, int there) {
+  constexpr int SIZE = sizeof(Element);
+  copy_async<16>(to.address, from, min(max(there, 0), 16 / SIZE) * SIZE, true);
+}
+
+// Copy rows as copy_rows does, by 16 bytes at once: each from the multiple of 16 bytes before it on, and one piece
+// more. The rows that a thread copies are a multiple of WIDTH apart, and thus shifted alike.
+template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS>
+__device__ void copy_shifted(SharedPlace to, const Element* from, int rows, int columns) {
+  constexpr int WIDTH = 16 / sizeof(Element);
+  using Own = Shares<HEIGHT, LENGTH, WIDTH, THREADS / WIDTH>;
+  int own_row = Own::row(), own_column = Own::column(), last_row = threadIdx.x;
+  const Element *own = from + own_row * DISTANCE, *last = from + last_row * DISTANCE;
+  int shift = shift_of(own), last_shift = shift_of(last);
+  own += own_column - shift;
+  last += LENGTH - last_shift;
+  int end = ALL_COLUMNS ? LENGTH : min(columns, LENGTH);
+  SharedPlace own_to = to + (own_row * TO_ROW + own_column), last_to = to + (last_row * TO_ROW + LENGTH);
+#pragma unroll
+  for (int row = 0; row < HEIGHT; row += Own::DOWN) {
+    if (HEIGHT % Own::DOWN != 0 && own_row + row >= HEIGHT) continue;
+    bool valid = ALL_ROWS || own_row + row < rows;
+#pragma unroll
+    for (int column = 0; column < LENGTH; column += Own::ALONG * WIDTH) {
+      int there = ALL_COLUMNS ? WIDTH : end + shift - own_column - column;
+      copy_piece(own_to + (row * TO_ROW + column), own + (row * DISTANCE + column), valid ? there : 0);
+    }
+  }
+#pragma unroll
+  for (int row = 0; row < HEIGHT; row += THREADS) {
+    if (HEIGHT % THREADS != 0 && last_row + row >= HEIGHT) continue;
+    bool valid = ALL_ROWS || last_row + row < rows;
+    copy_piece(last_to + row * TO_ROW, last + row * DISTANCE, valid ? end + last_shift - LENGTH : 0);
+  }
+}
+#endif
 
 // Copy one of PARTS of HEIGHT rows of LENGTH elements, if it is wanted, of which `rows` and `columns` are in the
 // matrix: all of them where tiles divide it (ALL_ROWS, ALL_COLUMNS). Rows are DISTANCE apart, in shared memory

@@ -324,6 +324,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   float* lines = reinterpret_cast<float*>(b_stages + SUMS_BEGIN);
   bool leader = threadIdx.x == 128 * CONSUMERS;
   if (leader) {
+#if B_MAPPED
+    prefetch_map(&B);
+#endif
+#if A_MAPPED
+    prefetch_map(&A);
+#endif
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], (MAPPED_BYTES > 0) + (!B_MAPPED ? COPYING_WARPS : !A_MAPPED));
       initialize(empty[stage], CONSUMERS);

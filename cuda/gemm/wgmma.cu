@@ -389,7 +389,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   __shared__ Barrier full[STAGES], empty[STAGES];
   Element* a_stages = aligned<Element>(memory);
   Element* b_stages = a_stages + STAGES * A_STAGE;
+  if (threadIdx.x == 128 * CONSUMERS) {
+    prefetch_map(&a_map);
+    prefetch_map(&b_map);
+  }
   if (threadIdx.x == 0) {
+#if BOXED_C
+    prefetch_map(&c_map);
+#endif
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], 1);
       initialize(empty[stage], CONSUMERS * SHARERS);

@@ -398,6 +398,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   extern __shared__ uint4 memory[];
   __shared__ Barrier full[STAGES], ready[STAGES], empty[STAGES];
   Element* stages = aligned<Element>(memory);
+#if !COPIED
+  if (threadIdx.x == 128 * CONSUMERS) {
+    prefetch_map(&a_map);
+    prefetch_map(&b_map);
+  }
+#endif
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < STAGES; ++stage) {
       initialize(full[stage], 1);

@@ -12,6 +12,11 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Fetch the description of a matrix, so that the first copy of a box of it need not wait for that.
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];" :: "l"(map) : "memory");
+}
+
 // The first element in dynamic shared memory where a swizzled box can be, which is ALIGNMENT longer.
 template <class T>
 __device__ __forceinline__ T* aligned(void* memory) {

@@ -13,6 +13,7 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import (
     MAX_BLOCKS_OF_CLUSTER,
+    WIDEST_BYTES,
     Tiling,
     copied_kernel,
     copy_width,
@@ -45,12 +46,28 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
+_SHIFTED_BYTES, _WIDEST_WIDTH = 4, 4
+"""The size of the elements that may begin anywhere in shared memory, since ``ldmatrix`` reads the
+others, and how many are copied at once."""
 _LEAST_ASYNCHRONOUS_BYTES = 4
 """The least that an asynchronous copy copies (PTX ISA, ``cp.async``)."""
+MIN_SPLIT_K = 32
+"""The fewest products in a sum for which the lower bits of split elements are cut off, not rounded.
+Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
+each smaller part lose 3 * 2^-23: more than the error bounds of up to ten products allow. Over a
+whole step the errors average out."""
 _SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
 """The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
+_CUT_OFF = 0.4
+"""The instructions of splitting without rounding, relative to those with it, of which two have half
+the rate of others."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
+
+
+def _shifted(gemm: Gemm, width: int) -> bool:
+    """Return whether rows, of which ``width`` elements are aligned, are shifted in shared memory."""
+    return gemm.element_bytes == _SHIFTED_BYTES and width * gemm.element_bytes < WIDEST_BYTES
 
 
 def products_per_cycle(mode: Mode, card: CardResources) -> float:
@@ -182,13 +199,21 @@ class MmaParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
         widths = copy_width_of_a(gemm), copy_width(gemm, gemm.ldb)
-        instructions = sum(
-            tile / width * (costs.copy_instructions if asynchronous else costs.kept_instructions)
-            for tile, width in ((self.tile_m, widths[0]), (self.tile_n, widths[1]))
-            for asynchronous in [gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES]
-        )
+        instructions = 0.0
+        for tile, width, across in (
+            (self.tile_m, widths[0], gemm.a_transposed),
+            (self.tile_n, widths[1], not gemm.b_transposed),
+        ):
+            asynchronous = gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES
+            pieces = tile / width
+            if _shifted(gemm, width):  # one piece more of each row
+                pieces = tile / _WIDEST_WIDTH + tile / (tile if across else self.tile_k)
+            instructions += pieces * (
+                costs.copy_instructions if asynchronous else costs.kept_instructions
+            )
         warps = self.threads // WARP_LANES // self.slices  # that compute with all of K
-        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * warps
+        cut_off = _CUT_OFF if gemm.mode == "3xtf32" and gemm.K >= MIN_SPLIT_K else 1.0
+        split = costs.split_share * cut_off * _SPLITTING.get(gemm.mode, 0.0) * warps
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
         copying = self.tile_k * instructions / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
@@ -220,8 +245,11 @@ class MmaParameters(Tiling):
             "HALVES": gemm.element_bytes == 2,
             "BFLOAT16": gemm.mode == "bfloat16",
             "SPLIT": gemm.mode == "3xtf32",
+            "ROUNDED": gemm.mode == "tf32" or gemm.K < MIN_SPLIT_K,
             "SLICES": self.slices,
             "ASYNCHRONOUS": True,
+            "A_SHIFTED": _shifted(gemm, copy_width_of_a(gemm)),
+            "B_SHIFTED": _shifted(gemm, copy_width(gemm, gemm.ldb)),
         }
         self.check_parts(gemm)
         before = ["hopper/barriers"] * (self.split > 1)

@@ -221,7 +221,7 @@ class Tiling(TemplateParameters[Gemm]):
         sums = self.tile_m * self.tile_n
         loaded = gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n)
         in_tiles = tiles * math.prod(self.cluster) * sums
-        unaligned = [row * gemm.element_bytes % _WIDEST_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
+        unaligned = [row * gemm.element_bytes % WIDEST_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
         operands = gemm.element_bytes * gemm.K * (gemm.M + gemm.products * gemm.N)
         return (
             *(self.template == template for template in _TENSOR_TEMPLATES),
@@ -281,7 +281,7 @@ _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
 """The sums of each of its threads."""
-_WIDEST_BYTES = 16
+WIDEST_BYTES = 16
 """The widest copy to shared memory."""
 _CPP_TYPES = {
     "float32": "float",
@@ -306,6 +306,8 @@ def copied_kernel(
         "LDB": gemm.ldb,
         "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
+        "A_SHIFTED": False,
+        "B_SHIFTED": False,
         "A_WHOLE": False,
         "B_WHOLE": False,
     }
@@ -409,7 +411,7 @@ def with_copies(
 
 def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
-    widest = _WIDEST_BYTES // gemm.element_bytes
+    widest = WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
 
 

@@ -19,6 +19,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
     turned_copies,
 )
+from pytest_gpuenergy.tuners.gemm.mma import MIN_SPLIT_K
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
 from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
@@ -33,11 +34,6 @@ _LEAST_ROWS = 8
 """The rows of a tile are a multiple of these, as those of an instruction and of a pattern are."""
 _EVEN = 6
 """How many numbers of tiles are tried that divide the rows of a product evenly."""
-_MIN_SPLIT_K = _LINE
-"""The fewest products in a sum of split elements. The lower bits of the elements are cut off.
-Leaving out the product of the smaller parts loses up to 2^-20 of a product, and the lowest bits of
-each smaller part lose 3 * 2^-23: more than the error bounds of up to ten products allow. Over a
-whole step the errors average out."""
 _ROWS = 16
 """The registers of a thread for the rows of a step."""
 _OTHER_REGISTERS = 32
@@ -100,8 +96,8 @@ class WgmmaTf32Parameters(HopperTiling):
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what a product lacks; short sums in 3xtf32 are left to mma.cu, which rounds."""
-        if gemm.mode == "3xtf32" and gemm.K < _MIN_SPLIT_K:
-            return f"needs K to be at least {_MIN_SPLIT_K} in mode 3xtf32, not {gemm.K}"
+        if gemm.mode == "3xtf32" and gemm.K < MIN_SPLIT_K:
+            return f"needs K to be at least {MIN_SPLIT_K} in mode 3xtf32, not {gemm.K}"
         return super().refusal(gemm)
 
     @classmethod
