@@ -249,10 +249,12 @@ if TYPE_CHECKING:
 
     _Numbers = npt.NDArray[np.float64]
 
-_MAX_BATCH = 32
-_AHEAD = 12
-"""The number of kernels that are compiled while those of a batch are timed: timing a kernel takes a
-twelfth of the time that compiling it takes."""
+_MAX_UNTIMED = 32
+"""The largest number of kernels that have been chosen and not timed yet."""
+_AHEAD = 24
+"""The number of these that are compiled while the others, a batch, are timed. Timing a kernel takes
+a twelfth of the time that compiling it takes, so that 16 processes that compile must not wait for a
+choice."""
 _SHARE = 4
 """A batch is at most a quarter as large as the number of known kernels: early on, the model learns
 often."""
@@ -262,6 +264,8 @@ _NOISE_SD = 0.05
 """The standard deviation of the logarithm of a cost around the sum of its effects."""
 _CURIOSITY = 1.0
 """The number of standard deviations below the mean at which a cost is still plausible."""
+_FEW = 8
+"""The number of kernels that are looked at again and again for each one that is chosen."""
 _FAILED, _FAILED_SD = math.log(2.0), 0.5
 """A kernel that fails counts as taking about twice as long as expected."""
 
@@ -317,7 +321,8 @@ class TemplateProposer(Generic[W]):
         del stop  # they are made at once
         known = len(self._space) - len(self._left) - len(self._chosen)
         first = [place for place in self._first if place in self._left]
-        batch = max(len(first), min(max(self._at_once, known // _SHARE), _MAX_BATCH))
+        most = _MAX_UNTIMED - self._ahead
+        batch = max(len(first), min(max(self._at_once, known // _SHARE), most))
         ahead = min(self._ahead, wanted // _SHARE)
         more = min(batch + ahead, wanted) - len(self._chosen)
         self._choose(first[: max(0, more)])
@@ -398,17 +403,39 @@ class _Effects:
         import numpy as np
 
         left = np.array(sorted(places), dtype=int)
-        rows, covariance = self._rows[left], self._covariance
+        rows = self._rows[left]
         means = self._expected[left] + rows @ self._mean
-        variances = np.einsum("ij,ij->i", rows @ covariance, rows)
-        chosen: list[int] = []
-        while len(chosen) < min(count, left.size):
-            at = int(np.argmin(means - _CURIOSITY * np.sqrt(np.maximum(variances, 0))))
-            chosen.append(int(left[at]))
+        variances = ((rows @ self._covariance) * rows).sum(axis=1)
+        least = means - _CURIOSITY * np.sqrt(np.maximum(variances, 0))
+        few = _FEW * count
+        while few < left.size:
+            order = np.argpartition(least, few)
+            near = np.sort(order[:few])
+            chosen, last = self._best_of(rows[near], means[near], variances[near], count)
+            # A choice only makes other costs less uncertain, so that no cost seems lower for it:
+            # what is not among the few is no better if it did not seem better at first.
+            if last <= least[order[few]]:
+                return left[near[chosen]].tolist()
+            few *= _FEW
+        chosen, _ = self._best_of(rows, means, variances, count)
+        return left[chosen].tolist()
+
+    def _best_of(
+        self, rows: _Numbers, means: _Numbers, variances: _Numbers, count: int
+    ) -> tuple[list[int], float]:
+        """Return the indices of the most promising rows, and the least cost of the last one."""
+        import numpy as np
+
+        covariance, chosen, last = self._covariance, list[int](), -math.inf
+        while len(chosen) < min(count, len(rows)):
+            least = means - _CURIOSITY * np.sqrt(np.maximum(variances, 0))
+            at = int(np.argmin(least))
+            last = float(least[at])
+            chosen.append(at)
             gain, after = _learned(covariance, rows[at], _NOISE_SD)
-            variances -= (rows @ gain) * (rows @ (covariance @ rows[at]))
+            variances = variances - (rows @ gain) * (rows @ (covariance @ rows[at]))
             covariance, means[at] = after, np.inf
-        return chosen
+        return chosen, last
 
 
 def _learned(covariance: _Numbers, row: _Numbers, sd: float) -> tuple[_Numbers, _Numbers]:

@@ -6,7 +6,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -16,7 +16,14 @@ from time import monotonic
 from typing import TextIO
 
 from pytest_gpuenergy.devices import Device
-from pytest_gpuenergy.engine import Rig, quick_job, save_arrays, seeded_arenas
+from pytest_gpuenergy.engine import (
+    TIMEOUT_S,
+    Rig,
+    Verifier,
+    quick_job,
+    save_arrays,
+    seeded_arenas,
+)
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import (
     FormError,
@@ -149,8 +156,11 @@ class Tuner:
                 self.tell,
                 self.live,
             ) as progress,
+            closing(Verifier(self.device, TIMEOUT_S, None)) as verifier,
             self._rig(tuning) as rig,
         ):
+            if not self.gpus.remote:  # for the kernels that are kept
+                verifier.expect_workload(tuning.workload)
             loop = SearchLoop(tuning.workload, rig, tuning.space.form, log, progress, self.stop)
             loop.run(tuning.proposer, trials)
             tuning.proposer.close()
