@@ -11,11 +11,11 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
-//   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
-//   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
-//   DIRECT             whether it takes both operands from shared memory
-//   PIXELS_OPERANDS    its first operand in C++, which consists of elements of windows
-//   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands; LAST_OPERANDS: what follows them
+//   DIRECT             whether instructions take both operands from shared memory
+//   PIXELS_OPERANDS    their first operand in C++, which consists of elements of windows
+//   PRODUCT            the instruction for TILE_C channels, in PTX, and SUMS_OPERANDS: its TILE_C / 2 sums in C++
+//   WIDE               whether weights and their smaller parts are multiplied at once, by WIDE_PRODUCT with TILE_C sums,
+//                      WIDE_OPERANDS: of few channels, two instructions take less time than three
 //
 // Pixels are the rows of a product whose columns are channels. The instruction takes weights from shared
 // memory. It takes elements of windows from there, too, unless they are split or, in TF32, have another
@@ -26,14 +26,14 @@
 // Tensor cores cut off what exceeds their precision. In 3xtf32, they add a few products only, and these
 // sums are added in float32.
 
-constexpr int STAGE = P_STAGE + (1 + SPLIT) * C_STAGE;
+constexpr int STAGE = P_STAGE + WEIGHTS_STAGE;
 constexpr bool PREPARED = BOXED && SPLIT;
 static_assert(TILE_P == 64 * CONSUMERS && THREADS == 128 * (CONSUMERS + 1), "64 pixels a warpgroup");
 static_assert(SPLITS <= STEPS && (SPLITS == 1 || BLOCKS == TILES), "each block has a step of a tile");
 
 __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
   Element* pixels = stages + number * STAGE;
-  return {pixels, pixels + P_STAGE, pixels + P_STAGE + C_STAGE};
+  return {pixels, pixels + P_STAGE, pixels + P_STAGE + REST_DISTANCE};
 }
 
 // A thread's sums: in each eight channels, two neighbouring ones of two pixels.
@@ -51,11 +51,11 @@ __device__ __forceinline__ void wait_until_full(Barriers& barriers, const Ring& 
 }
 
 // Wait for all instructions but those of the latest `OTHERS` steps.
-template <int OTHERS>
-__device__ __forceinline__ void finish(float (&sums)[TILE_C / 2]) {
+template <int OTHERS, int LENGTH>
+__device__ __forceinline__ void finish(float (&sums)[LENGTH]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(OTHERS) : "memory");
 #pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
+  for (int j = 0; j < LENGTH; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
 }
 
 // Where an instruction takes elements of windows from.
@@ -68,27 +68,31 @@ using Pixels = Rows;
 // Begin to add a product, or to set the sums to it.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pixels& pixels,
                                              unsigned long long weights, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " FIRST_PLACES ", " SECOND_PLACE ", add, 1, 1" LAST_OPERANDS
-      ";\n"
-      "}"
-      : SUMS_OPERANDS
-      : PIXELS_OPERANDS, "l"(weights), "r"(add));
+  asm volatile(PRODUCT : SUMS_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
+
+#if WIDE
+// The same with the weights, and with their smaller parts.
+__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C], const Pixels& pixels, unsigned long long weights,
+                                             int add) {
+  asm volatile(WIDE_PRODUCT : WIDE_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
+}
+#endif
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 #if DIRECT
 // Begin to add the products of a step.
 __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage& stage, bool first) {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  begin_products();
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     multiply_add(sums, described_pixels(stage.pixels, i), described_weights(stage.weights, i),
                  i > 0 || !first);
   }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_products();
 }
 
 // Add the products of steps of a tile.
@@ -124,6 +128,30 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
   for (int i = 0; i < CHUNK; ++i) {
     if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
   }
+#if WIDE
+  float both[TILE_C], of_rest[TILE_C / 2];
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < CHUNK; ++i) {
+    if (first + i < COUNT) multiply_add(both, rows[i], described_weights(stage.weights, first + i), i > 0);
+  }
+  commit_products();
+  Rows rest[CHUNK];  // found while these are multiplied
+#pragma unroll
+  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < CHUNK; ++i) {
+    if (first + i >= COUNT) continue;
+    if (SHORT_SUMS) multiply_add(of_rest, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+    multiply_add(of_rest, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
+  }
+  commit_products();
+  finish<0>(both);
+  finish<0>(of_rest);
+#pragma unroll
+  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += both[j] + (both[TILE_C / 2 + j] + of_rest[j]);
+#else
 #if SPLIT
   Rows rest[CHUNK];
 #pragma unroll
@@ -132,7 +160,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
 #else
   float (&part)[TILE_C / 2] = sums.of;
 #endif
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  begin_products();
 #if SPLIT
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
@@ -149,11 +177,12 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
     if (first + i >= COUNT) continue;
     multiply_add(part, rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
   }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_products();
   finish<0>(part);
 #if SPLIT
 #pragma unroll
   for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += part[j];
+#endif
 #endif
 }
 

@@ -79,6 +79,8 @@ The threads of these blocks have no more than the 64 Ki registers of a multiproc
 """
 _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
+_WIDE_CHANNELS = 64
+"""The most channels of a tile of which weights and their smaller parts are multiplied at once."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -353,6 +355,12 @@ class ImplicitParameters(WindowParameters):
         split = conv.mode == "3xtf32"
         operands = 0 if self._is_direct(conv) else 16 * (1 + split)
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
+
+    def _is_wide(self, conv: Conv2d) -> bool:
+        """Return whether one instruction multiplies weights and their smaller parts."""
+        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
+        needed = self.consumer_registers(conv) + self.tile_c
+        return conv.mode == "3xtf32" and self.tile_c <= _WIDE_CHANNELS and needed <= most
 
     def registers(self, conv: Conv2d) -> int:
         """Return the registers of a thread at launch; too many if consumers need more.
@@ -705,14 +713,8 @@ class ImplicitParameters(WindowParameters):
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
-        sums = self.tile_c // 2
-        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
-        depth = 32 // conv.element_bytes
-        halves = conv.element_bytes == 2
-        direct = self._is_direct(conv)
-        after = sums + (1 if direct else 4)
+        direct, wide = self._is_direct(conv), self._is_wide(conv)
         rows = ", ".join(f'"r"(pixels.of[{i}])' for i in range(4))
-        first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             **self._geometry(conv),
             "NHWC": conv.layout == "nhwc" or self.packed,
@@ -738,19 +740,35 @@ class ImplicitParameters(WindowParameters):
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
             "IN_PLANES": self._in_planes(conv),
-            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
-            f'.f32.{kind}.{kind}"',
-            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
-            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
             "DIRECT": direct,
             "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
-            "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
-            "SECOND_PLACE": f'"%{after}"',
-            "ADD_PLACE": f'"%{after + 1}"',
-            "LAST_OPERANDS": f'", {int(conv.layout == "nchw" and not self.packed)}, 0"'
-            if halves
-            else '""',
+            "PRODUCT": self._product(conv, self.tile_c),
+            "SUMS_OPERANDS": _operands(self.tile_c),
+            "WIDE": wide,
+            "WIDE_PRODUCT": self._product(conv, 2 * self.tile_c) if wide else '""',
+            "WIDE_OPERANDS": _operands(2 * self.tile_c) if wide else "",
         }
+
+    def _product(self, conv: Conv2d, columns: int) -> str:
+        """Return the instruction that multiplies so many columns, in PTX."""
+        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
+        depth, sums = 32 // conv.element_bytes, columns // 2
+        direct = self._is_direct(conv)
+        after = sums + (1 if direct else 4)
+        first = ", ".join(f"%{place}" for place in range(sums, after))
+        places = ", ".join(f"%{place}" for place in range(sums))
+        turned = int(conv.layout == "nchw" and not self.packed)
+        last = f", {turned}, 0" if conv.element_bytes == 2 else ""
+        return (
+            f'"{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{after + 1}, 0;\\n'
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
+            f"{{{places}}}, {first if direct else f'{{{first}}}'}, %{after}, add, 1, 1{last};\\n}}\""
+        )
+
+
+def _operands(columns: int) -> str:
+    """Return the sums of so many columns, as operands in C++."""
+    return ", ".join(f'"+f"(sums[{place}])' for place in range(columns // 2))
 
 
 def _tiles_of_channels(conv: Conv2d) -> list[int]:
