@@ -222,17 +222,25 @@ __device__ __forceinline__ void meet_warpgroup() {
   asm volatile("bar.sync %0, 128;" :: "r"(3 + own_warpgroup()) : "memory");
 }
 
-// Where a thread stores two pixels of its warpgroup, in the first channel of a tile, and whether they exist.
-__device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) {
-  int first = 64 * own_warpgroup() + threadIdx.x % 32;
-  return outputs_at(output, tile, first, first + 32);
+// Where the pixels of a warpgroup are in the output, in the first channel of a tile: how many of them exist, and how many
+// are in the image of the first one. An image has as many or more.
+struct Planes {
+  Element* of;
+  int exist, in_image;
+};
+
+__device__ __forceinline__ Planes planes_at(Element* output, const Tile& tile) {
+  int pixel = tile.pixel + 64 * own_warpgroup(), left = ALL_P ? 64 : min(64, tile.end - pixel);
+  return {outputs_at(output, tile, 64 * own_warpgroup(), 0).of[0], left, PLANE - pixel % PLANE};
 }
 
-// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. `collected`:
-// PLANES_LENGTH elements of shared memory that only this warpgroup uses.
+// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. A warp stores
+// what begins with a sector: parts of sectors take as long as whole ones. `collected`: PLANES_LENGTH elements of shared
+// memory that only this warpgroup uses.
 template <int EIGHTS>
-__device__ __forceinline__ void store_planes(Element* collected, const Outputs& outputs, const Tile& tile,
+__device__ __forceinline__ void store_planes(Element* collected, const Planes& planes, const Tile& tile,
                                              int channel, const Element* bias, const float* sums) {
+  constexpr int SECTOR = 32 / sizeof(Element), STORES = PLANE % SECTOR == 0 ? 2 : 3;
   int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, own = lane % 4 * 2;
   int left = GROUP_OUT - tile.channel - channel;  // channels that exist
   if (WITH_BIAS) bias += tile.group * GROUP_OUT + tile.channel + channel;
@@ -250,11 +258,13 @@ __device__ __forceinline__ void store_planes(Element* collected, const Outputs& 
   for (int first = 0; first < 8 * EIGHTS; first += 4) {
     int plane = first + warp;
     if (!ALL_C && plane >= left) continue;
+    Element* to = planes.of + (channel + plane) * PLANE;
+    int before = STORES == 2 ? 0 : reinterpret_cast<unsigned long long>(to) / sizeof(Element) % SECTOR;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (outputs.exist[i]) {
-        outputs.of[i][(channel + plane) * PLANE] = collected[plane * PLANE_ROW + lane + 32 * i];
-      }
+    for (int i = 0; i < STORES; ++i) {
+      int pixel = lane + 32 * i - before;
+      if (pixel < 0 || pixel >= planes.exist) continue;
+      to[pixel + (pixel < planes.in_image ? 0 : (CO - 1) * PLANE)] = collected[plane * PLANE_ROW + pixel];
     }
   }
   meet_warpgroup();  // it has read what the next sums overwrite
@@ -279,7 +289,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
     return;
   }
 #if IN_PLANES
-  Outputs planes = planes_at(output, tile);
+  Planes planes = planes_at(output, tile);
   collected += own_warpgroup() * PLANES_LENGTH;
 #pragma unroll
   for (int j = 0; j < TILE_C / 32; ++j) {

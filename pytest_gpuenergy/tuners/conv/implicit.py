@@ -81,6 +81,8 @@ _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _WIDE_CHANNELS = 64
 """The most channels of a tile of which weights and their smaller parts are multiplied at once."""
+_LEAST_SHARE_OF_BLOCKS = 0.85
+"""The part of all blocks with which it is worth trying that weights stay."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -279,10 +281,19 @@ class ImplicitParameters(WindowParameters):
                 one = replace(one, blocks=at_once)
             elif splits > 1 and one.tiles(conv) * splits > 2 * at_once:
                 continue
+            for each in (one, *one._with_weights_that_stay(conv)):
+                yield each
+                # Where rows are only padded, an early launch was slower in trials on an H200.
+                if way.packed and (way.unrolled or conv.layout == "nchw"):
+                    yield replace(each, early=True)
+
+    def _with_weights_that_stay(self, conv: Conv2d) -> Iterator[ImplicitParameters]:
+        """Yield the same with a few blocks less, each of which has the same weights in all tiles."""
+        tiles, steps = self._tiles_of_pixels(conv), self.steps(conv)
+        blocks, stages = self.blocks // tiles * tiles, self.stages // steps * steps
+        one = replace(self, blocks=blocks or self.blocks, stages=stages or self.stages)
+        if stages > 2 and blocks >= _LEAST_SHARE_OF_BLOCKS * self.blocks > 0 and one != self:
             yield one
-            # Where rows are only padded, an early launch was slower in trials on an H200.
-            if way.packed and (way.unrolled or conv.layout == "nchw"):
-                yield replace(one, early=True)
 
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
@@ -293,7 +304,7 @@ class ImplicitParameters(WindowParameters):
         """Return the number of tiles."""
         s, divided = conv.shape, self._divided(conv)
         along_p = s.N * s.OH * s.OW // divided * math.ceil(divided / self.tile_p)
-        return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+        return along_p * self._tiles_of_pixels(conv)
 
     def _divided(self, conv: Conv2d) -> int:
         """Return how many pixels are divided into tiles, which have no others."""
@@ -313,8 +324,13 @@ class ImplicitParameters(WindowParameters):
 
     def _weights_stay(self, conv: Conv2d) -> bool:
         """Return whether a stage has the same weights in all tiles, and so gets them once."""
+        same = (self.blocks or 1) % self._tiles_of_pixels(conv) == 0
+        return same and self.stages % self.steps(conv) == 0
+
+    def _tiles_of_pixels(self, conv: Conv2d) -> int:
+        """Return the tiles that have the same pixels: one of each group and its channels."""
         s = conv.shape
-        return s.groups == 1 and self.tile_c >= s.CO and self.stages % self.steps(conv) == 0
+        return s.groups * math.ceil(s.CO // s.groups / self.tile_c)
 
     def step_length(self, conv: Conv2d) -> int:
         """Return the products of each sum in a step, with those that fill it up."""
@@ -394,7 +410,8 @@ class ImplicitParameters(WindowParameters):
     def _in_planes(self, conv: Conv2d) -> bool:
         """Return whether warpgroups collect what they store in shared memory, plane by plane."""
         short = conv.shape.reduction_length <= _SHORT_SUM
-        return short and conv.layout == "nchw" and self.splits == 1
+        large = conv.shape.OH * conv.shape.OW >= _PIXELS
+        return short and large and conv.layout == "nchw" and self.splits == 1
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
         del conv  # the same for all
@@ -511,11 +528,12 @@ class ImplicitParameters(WindowParameters):
             cycles = steps * step + count * stored + (lone if count <= 1 else 0)
             return cycles if self.boxed else _BY_THREADS * cycles
 
-        waves, left = divmod(self.tiles(conv), self._at_once(card))
+        at_once = min(self._at_once(card), self.blocks or math.inf)
+        waves, left = divmod(self.tiles(conv), at_once)
         total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
         total += 0 if self.blocks else waves * _FIRST_CYCLES
         if left:
-            total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
+            total += wave(math.ceil(left * self.per_multiprocessor / at_once))
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
