@@ -11,6 +11,7 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
+//   LAST_USED          instructions that multiply what the last of a pixel's lines has, or 0 if it is filled
 //   DIRECT             whether instructions take both operands from shared memory
 //   PIXELS_OPERANDS    their first operand in C++, which consists of elements of windows
 //   PRODUCT            the instruction for TILE_C channels, in PTX, and SUMS_OPERANDS: its TILE_C / 2 sums in C++
@@ -120,28 +121,29 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   return rest;
 }
 
-// Add the products of a part of a step; those of smaller parts first.
+// Add the products of a part of a step, by so many instructions; those of smaller parts first.
+template <int USED>
 __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
                                          int first, bool add) {
-  Rows rows[CHUNK];
+  Rows rows[USED];
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
+  for (int i = 0; i < USED; ++i) {
     if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
   }
 #if WIDE
   float both[TILE_C], of_rest[TILE_C / 2];
   begin_products();
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
+  for (int i = 0; i < USED; ++i) {
     if (first + i < COUNT) multiply_add(both, rows[i], described_weights(stage.weights, first + i), i > 0);
   }
   commit_products();
-  Rows rest[CHUNK];  // found while these are multiplied
+  Rows rest[USED];  // found while these are multiplied
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
+  for (int i = 0; i < USED; ++i) rest[i] = rest_of(rows[i]);
   begin_products();
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
+  for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
     if (SHORT_SUMS) multiply_add(of_rest, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
     multiply_add(of_rest, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
@@ -153,9 +155,9 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
   for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += both[j] + (both[TILE_C / 2 + j] + of_rest[j]);
 #else
 #if SPLIT
-  Rows rest[CHUNK];
+  Rows rest[USED];
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
+  for (int i = 0; i < USED; ++i) rest[i] = rest_of(rows[i]);
   float part[TILE_C / 2];
 #else
   float (&part)[TILE_C / 2] = sums.of;
@@ -163,7 +165,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
   begin_products();
 #if SPLIT
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
+  for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
     if (SHORT_SUMS) {
       multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
@@ -173,7 +175,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
   }
 #endif
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
+  for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
     multiply_add(part, rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
   }
@@ -199,7 +201,14 @@ __device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* 
     Stage stage = stage_at(stages, ring.stage);
 #pragma unroll
     for (int first = 0; first < COUNT; first += CHUNK) {
-      multiply(sums, stage, window, first, SPLIT || first > 0 || step > begin);
+      bool add = SPLIT || first > 0 || step > begin;
+#if LAST_USED
+      if (is_last_line(step, first)) {
+        multiply<LAST_USED>(sums, stage, window, first, add);
+        continue;
+      }
+#endif
+      multiply<CHUNK>(sums, stage, window, first, add);
     }
     arrive_as_warp(barriers.empty[ring.stage]);
     ring.advance();

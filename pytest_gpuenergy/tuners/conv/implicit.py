@@ -28,6 +28,8 @@ _WARPGROUP, _WARP = 128, 32
 _PIXELS = 64
 """The pixels that a warpgroup computes in one instruction."""
 _LINE_BYTES = 128
+_INSTRUCTION_BYTES = 32
+"""The bytes of a line that one instruction multiplies."""
 _PIECE_BYTES = 16
 _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
@@ -436,6 +438,25 @@ class ImplicitParameters(WindowParameters):
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
         return self.deep * _LINE_BYTES // self._box_bytes(conv)
 
+    def _last_used(self, conv: Conv2d) -> int:
+        """Return the instructions for the last line of a pixel's channels, if these do not fill it.
+
+        It is 0 where the last line is multiplied like others: only lines of 128 bytes, whose
+        elements come from registers, are worth a distinction.
+        """
+        if not self.boxed or self._is_direct(conv) or self._box_bytes(conv) < _LINE_BYTES:
+            return 0
+        channels = _unpadded(conv, self._way) * conv.element_bytes % _LINE_BYTES
+        used = math.ceil(channels / _INSTRUCTION_BYTES)
+        return used % (_LINE_BYTES // _INSTRUCTION_BYTES)
+
+    def _used_share(self, conv: Conv2d) -> float:
+        """Return the part of a step's products that is computed, on average."""
+        if not (used := self._last_used(conv)):
+            return 1.0
+        boxes = math.ceil(self._channels(conv) * conv.element_bytes / _LINE_BYTES)
+        return (boxes - 1 + used * _INSTRUCTION_BYTES / _LINE_BYTES) / boxes
+
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
         if self.boxed:
@@ -493,7 +514,8 @@ class ImplicitParameters(WindowParameters):
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
         columns = max(self.tile_c, _LEAST_SPLIT_CHANNELS) if split else self.tile_c
-        products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
+        multiplied = deep * self._used_share(conv)
+        products = self.tile_p * columns * multiplied / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
@@ -758,6 +780,7 @@ class ImplicitParameters(WindowParameters):
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
             "IN_PLANES": self._in_planes(conv),
+            "LAST_USED": self._last_used(conv),
             "DIRECT": direct,
             "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
             "PRODUCT": self._product(conv, self.tile_c),
