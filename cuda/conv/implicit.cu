@@ -11,6 +11,7 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
+//   READ_AHEAD         whether elements of windows are read to registers before the products of those before have ended
 //   LAST_USED          instructions that multiply what the last of a pixel's lines has, or 0 if it is filled
 //   DIRECT             whether instructions take both operands from shared memory
 //   PIXELS_OPERANDS    their first operand in C++, which consists of elements of windows
@@ -121,70 +122,74 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   return rest;
 }
 
-// Add the products of a part of a step, by so many instructions; those of smaller parts first.
-template <int USED>
-__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
-                                         int first, bool add) {
-  Rows rows[USED];
+// Elements of windows for a part of a step.
+struct Part {
+  Rows rows[CHUNK];
+};
+
+__device__ __forceinline__ Part part_at(const Stage& stage, const Window& window, int first) {
+  Part part;
 #pragma unroll
-  for (int i = 0; i < USED; ++i) {
-    if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
+  for (int i = 0; i < CHUNK; ++i) {
+    if (first + i < COUNT) part.rows[i] = rows_at(stage.pixels, window, first + i);
   }
+  return part;
+}
+
+// Add the products of a part of a step, by so many instructions for each operand. `meanwhile` is called before the last
+// of them have ended.
+template <int USED, class Meanwhile>
+__device__ __forceinline__ void multiply(Sums& sums, const Part& part, const Stage& stage, int first, bool add,
+                                         const Meanwhile& meanwhile) {
+#if SPLIT
+  // Smaller parts come first. Those of windows are found while those of weights are multiplied.
 #if WIDE
-  float both[TILE_C], of_rest[TILE_C / 2];
-  begin_products();
-#pragma unroll
-  for (int i = 0; i < USED; ++i) {
-    if (first + i < COUNT) multiply_add(both, rows[i], described_weights(stage.weights, first + i), i > 0);
-  }
-  commit_products();
-  Rows rest[USED];  // found while these are multiplied
-#pragma unroll
-  for (int i = 0; i < USED; ++i) rest[i] = rest_of(rows[i]);
+  float both[TILE_C], products[TILE_C / 2];
+#else
+  float products[TILE_C / 2];
+#endif
   begin_products();
 #pragma unroll
   for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
-    if (SHORT_SUMS) multiply_add(of_rest, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
-    multiply_add(of_rest, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
+#if WIDE
+    multiply_add(both, part.rows[i], described_weights(stage.weights, first + i), i > 0);
+#else
+    multiply_add(products, part.rows[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+#endif
   }
   commit_products();
-  finish<0>(both);
-  finish<0>(of_rest);
-#pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += both[j] + (both[TILE_C / 2 + j] + of_rest[j]);
-#else
-#if SPLIT
   Rows rest[USED];
 #pragma unroll
-  for (int i = 0; i < USED; ++i) rest[i] = rest_of(rows[i]);
-  float part[TILE_C / 2];
+  for (int i = 0; i < USED; ++i) rest[i] = rest_of(part.rows[i]);
 #else
-  float (&part)[TILE_C / 2] = sums.of;
+  float (&products)[TILE_C / 2] = sums.of;
 #endif
   begin_products();
+#pragma unroll
+  for (int i = 0; i < USED; ++i) {
+    if (first + i >= COUNT) continue;
 #if SPLIT
-#pragma unroll
-  for (int i = 0; i < USED; ++i) {
-    if (first + i >= COUNT) continue;
-    if (SHORT_SUMS) {
-      multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
-    }
-    multiply_add(part, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
-    multiply_add(part, rows[i], described_weights(stage.rest_of_weights, first + i), 1);
-  }
+    if (SHORT_SUMS) multiply_add(products, rest[i], described_weights(stage.rest_of_weights, first + i), !WIDE || i > 0);
+    multiply_add(products, rest[i], described_weights(stage.weights, first + i), !WIDE || SHORT_SUMS || i > 0);
 #endif
+  }
 #pragma unroll
   for (int i = 0; i < USED; ++i) {
-    if (first + i >= COUNT) continue;
-    multiply_add(part, rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
+    if (WIDE || first + i >= COUNT) continue;
+    multiply_add(products, part.rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
   }
   commit_products();
-  finish<0>(part);
+  meanwhile();
+  finish<0>(products);
+#if WIDE
+  finish<0>(both);
+#pragma unroll
+  for (int j = 0; j < TILE_C / 2; ++j) products[j] = both[j] + (both[TILE_C / 2 + j] + products[j]);
+#endif
 #if SPLIT
 #pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += part[j];
-#endif
+  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += products[j];
 #endif
 }
 
@@ -195,23 +200,43 @@ __device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* 
 #if SPLIT
   sums = {};
 #endif
+  Part part;
   for (int step = begin; step < end; ++step) {
-    wait_until_full(barriers, ring);
-    go_to(window, step);
     Stage stage = stage_at(stages, ring.stage);
+    if (!READ_AHEAD || step == begin) {
+      wait_until_full(barriers, ring);
+      go_to(window, step);
+      part = part_at(stage, window, 0);
+    }
+    Ring next = ring;
+    next.advance();
 #pragma unroll
     for (int first = 0; first < COUNT; first += CHUNK) {
       bool add = SPLIT || first > 0 || step > begin;
+      Part following;
+      auto meanwhile = [&] {
+        if (!READ_AHEAD) return;
+        if (first + CHUNK < COUNT) {
+          following = part_at(stage, window, first + CHUNK);
+        } else if (step + 1 < end) {
+          wait_until_full(barriers, next);
+          go_to(window, step + 1);
+          following = part_at(stage_at(stages, next.stage), window, 0);
+        }
+      };
 #if LAST_USED
       if (is_last_line(step, first)) {
-        multiply<LAST_USED>(sums, stage, window, first, add);
-        continue;
-      }
+        multiply<LAST_USED>(sums, part, stage, first, add, meanwhile);
+      } else
 #endif
-      multiply<CHUNK>(sums, stage, window, first, add);
+      {
+        multiply<CHUNK>(sums, part, stage, first, add, meanwhile);
+      }
+      if (!READ_AHEAD && first + CHUNK < COUNT) following = part_at(stage, window, first + CHUNK);
+      part = following;
     }
     arrive_as_warp(barriers.empty[ring.stage]);
-    ring.advance();
+    ring = next;
   }
 }
 #endif

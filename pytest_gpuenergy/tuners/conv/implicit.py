@@ -81,6 +81,8 @@ The threads of these blocks have no more than the 64 Ki registers of a multiproc
 """
 _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
+_READ_AHEAD_REGISTERS = 16
+"""The registers of a consumer's thread for operands of the next step."""
 _WIDE_CHANNELS = 64
 """The most channels of a tile of which weights and their smaller parts are multiplied at once."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
@@ -438,6 +440,17 @@ class ImplicitParameters(WindowParameters):
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
         return self.deep * _LINE_BYTES // self._box_bytes(conv)
 
+    def _reads_ahead(self, conv: Conv2d) -> bool:
+        """Return whether operands of a step are read before the products of another have ended.
+
+        Steps have one part then, or ptxas (CUDA 13) would let products wait for each other.
+        """
+        if self.deep > 1 or self._is_direct(conv) or self._blocks(conv):
+            return False
+        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
+        needed = self.consumer_registers(conv) + self.tile_c * self._is_wide(conv)
+        return needed + _READ_AHEAD_REGISTERS <= most
+
     def _last_used(self, conv: Conv2d) -> int:
         """Return the instructions for the last line of a pixel's channels, if these do not fill it.
 
@@ -780,6 +793,7 @@ class ImplicitParameters(WindowParameters):
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
             "IN_PLANES": self._in_planes(conv),
+            "READ_AHEAD": self._reads_ahead(conv),
             "LAST_USED": self._last_used(conv),
             "DIRECT": direct,
             "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
