@@ -11,11 +11,13 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
-//   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
-//   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
-//   DIRECT             whether it takes both operands from shared memory
-//   PIXELS_OPERANDS    its first operand in C++, which consists of elements of windows
-//   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands; LAST_OPERANDS: what follows them
+//   READ_AHEAD         whether elements of windows are read to registers before the products of those before have ended
+//   LAST_USED          instructions that multiply what the last of a pixel's lines has, or 0 if it is filled
+//   DIRECT             whether instructions take both operands from shared memory
+//   PIXELS_OPERANDS    their first operand in C++, which consists of elements of windows
+//   PRODUCT            the instruction for TILE_C channels, in PTX, and SUMS_OPERANDS: its TILE_C / 2 sums in C++
+//   WIDE               whether weights and their smaller parts are multiplied at once, by WIDE_PRODUCT with TILE_C sums,
+//                      WIDE_OPERANDS: of few channels, two instructions take less time than three
 //
 // Pixels are the rows of a product whose columns are channels. The instruction takes weights from shared
 // memory. It takes elements of windows from there, too, unless they are split or, in TF32, have another
@@ -26,14 +28,14 @@
 // Tensor cores cut off what exceeds their precision. In 3xtf32, they add a few products only, and these
 // sums are added in float32.
 
-constexpr int STAGE = P_STAGE + (1 + SPLIT) * C_STAGE;
+constexpr int STAGE = P_STAGE + WEIGHTS_STAGE;
 constexpr bool PREPARED = BOXED && SPLIT;
 static_assert(TILE_P == 64 * CONSUMERS && THREADS == 128 * (CONSUMERS + 1), "64 pixels a warpgroup");
 static_assert(SPLITS <= STEPS && (SPLITS == 1 || BLOCKS == TILES), "each block has a step of a tile");
 
 __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
   Element* pixels = stages + number * STAGE;
-  return {pixels, pixels + P_STAGE, pixels + P_STAGE + C_STAGE};
+  return {pixels, pixels + P_STAGE, pixels + P_STAGE + REST_DISTANCE};
 }
 
 // A thread's sums: in each eight channels, two neighbouring ones of two pixels.
@@ -51,11 +53,11 @@ __device__ __forceinline__ void wait_until_full(Barriers& barriers, const Ring& 
 }
 
 // Wait for all instructions but those of the latest `OTHERS` steps.
-template <int OTHERS>
-__device__ __forceinline__ void finish(float (&sums)[TILE_C / 2]) {
+template <int OTHERS, int LENGTH>
+__device__ __forceinline__ void finish(float (&sums)[LENGTH]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(OTHERS) : "memory");
 #pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
+  for (int j = 0; j < LENGTH; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
 }
 
 // Where an instruction takes elements of windows from.
@@ -68,27 +70,31 @@ using Pixels = Rows;
 // Begin to add a product, or to set the sums to it.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pixels& pixels,
                                              unsigned long long weights, int add) {
-  asm volatile(
-      "{\n"
-      ".reg .pred add;\n"
-      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
-      MULTIPLY_ADD " {" SUMS_PLACES "}, " FIRST_PLACES ", " SECOND_PLACE ", add, 1, 1" LAST_OPERANDS
-      ";\n"
-      "}"
-      : SUMS_OPERANDS
-      : PIXELS_OPERANDS, "l"(weights), "r"(add));
+  asm volatile(PRODUCT : SUMS_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
+
+#if WIDE
+// The same with the weights, and with their smaller parts.
+__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C], const Pixels& pixels, unsigned long long weights,
+                                             int add) {
+  asm volatile(WIDE_PRODUCT : WIDE_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
+}
+#endif
+
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 #if DIRECT
 // Begin to add the products of a step.
 __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage& stage, bool first) {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  begin_products();
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     multiply_add(sums, described_pixels(stage.pixels, i), described_weights(stage.weights, i),
                  i > 0 || !first);
   }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  commit_products();
 }
 
 // Add the products of steps of a tile.
@@ -116,44 +122,74 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   return rest;
 }
 
-// Add the products of a part of a step; those of smaller parts first.
-__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
-                                         int first, bool add) {
+// Elements of windows for a part of a step.
+struct Part {
   Rows rows[CHUNK];
+};
+
+__device__ __forceinline__ Part part_at(const Stage& stage, const Window& window, int first) {
+  Part part;
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
-    if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
+    if (first + i < COUNT) part.rows[i] = rows_at(stage.pixels, window, first + i);
   }
+  return part;
+}
+
+// Add the products of a part of a step, by so many instructions for each operand. `meanwhile` is called before the last
+// of them have ended.
+template <int USED, class Meanwhile>
+__device__ __forceinline__ void multiply(Sums& sums, const Part& part, const Stage& stage, int first, bool add,
+                                         const Meanwhile& meanwhile) {
 #if SPLIT
-  Rows rest[CHUNK];
-#pragma unroll
-  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
-  float part[TILE_C / 2];
+  // Smaller parts come first. Those of windows are found while those of weights are multiplied.
+#if WIDE
+  float both[TILE_C], products[TILE_C / 2];
 #else
-  float (&part)[TILE_C / 2] = sums.of;
+  float products[TILE_C / 2];
 #endif
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < USED; ++i) {
+    if (first + i >= COUNT) continue;
+#if WIDE
+    multiply_add(both, part.rows[i], described_weights(stage.weights, first + i), i > 0);
+#else
+    multiply_add(products, part.rows[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+#endif
+  }
+  commit_products();
+  Rows rest[USED];
+#pragma unroll
+  for (int i = 0; i < USED; ++i) rest[i] = rest_of(part.rows[i]);
+#else
+  float (&products)[TILE_C / 2] = sums.of;
+#endif
+  begin_products();
+#pragma unroll
+  for (int i = 0; i < USED; ++i) {
+    if (first + i >= COUNT) continue;
+#if SPLIT
+    if (SHORT_SUMS) multiply_add(products, rest[i], described_weights(stage.rest_of_weights, first + i), !WIDE || i > 0);
+    multiply_add(products, rest[i], described_weights(stage.weights, first + i), !WIDE || SHORT_SUMS || i > 0);
+#endif
+  }
+#pragma unroll
+  for (int i = 0; i < USED; ++i) {
+    if (WIDE || first + i >= COUNT) continue;
+    multiply_add(products, part.rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
+  }
+  commit_products();
+  meanwhile();
+  finish<0>(products);
+#if WIDE
+  finish<0>(both);
+#pragma unroll
+  for (int j = 0; j < TILE_C / 2; ++j) products[j] = both[j] + (both[TILE_C / 2 + j] + products[j]);
+#endif
 #if SPLIT
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
-    if (first + i >= COUNT) continue;
-    if (SHORT_SUMS) {
-      multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
-    }
-    multiply_add(part, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
-    multiply_add(part, rows[i], described_weights(stage.rest_of_weights, first + i), 1);
-  }
-#endif
-#pragma unroll
-  for (int i = 0; i < CHUNK; ++i) {
-    if (first + i >= COUNT) continue;
-    multiply_add(part, rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
-  }
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  finish<0>(part);
-#if SPLIT
-#pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += part[j];
+  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += products[j];
 #endif
 }
 
@@ -164,16 +200,43 @@ __device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* 
 #if SPLIT
   sums = {};
 #endif
+  Part part;
   for (int step = begin; step < end; ++step) {
-    wait_until_full(barriers, ring);
-    go_to(window, step);
     Stage stage = stage_at(stages, ring.stage);
+    if (!READ_AHEAD || step == begin) {
+      wait_until_full(barriers, ring);
+      go_to(window, step);
+      part = part_at(stage, window, 0);
+    }
+    Ring next = ring;
+    next.advance();
 #pragma unroll
     for (int first = 0; first < COUNT; first += CHUNK) {
-      multiply(sums, stage, window, first, SPLIT || first > 0 || step > begin);
+      bool add = SPLIT || first > 0 || step > begin;
+      Part following;
+      auto meanwhile = [&] {
+        if (!READ_AHEAD) return;
+        if (first + CHUNK < COUNT) {
+          following = part_at(stage, window, first + CHUNK);
+        } else if (step + 1 < end) {
+          wait_until_full(barriers, next);
+          go_to(window, step + 1);
+          following = part_at(stage_at(stages, next.stage), window, 0);
+        }
+      };
+#if LAST_USED
+      if (is_last_line(step, first)) {
+        multiply<LAST_USED>(sums, part, stage, first, add, meanwhile);
+      } else
+#endif
+      {
+        multiply<CHUNK>(sums, part, stage, first, add, meanwhile);
+      }
+      if (!READ_AHEAD && first + CHUNK < COUNT) following = part_at(stage, window, first + CHUNK);
+      part = following;
     }
     arrive_as_warp(barriers.empty[ring.stage]);
-    ring.advance();
+    ring = next;
   }
 }
 #endif
@@ -193,17 +256,25 @@ __device__ __forceinline__ void meet_warpgroup() {
   asm volatile("bar.sync %0, 128;" :: "r"(3 + own_warpgroup()) : "memory");
 }
 
-// Where a thread stores two pixels of its warpgroup, in the first channel of a tile, and whether they exist.
-__device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) {
-  int first = 64 * own_warpgroup() + threadIdx.x % 32;
-  return outputs_at(output, tile, first, first + 32);
+// Where the pixels of a warpgroup are in the output, in the first channel of a tile: how many of them exist, and how many
+// are in the image of the first one. An image has as many or more.
+struct Planes {
+  Element* of;
+  int exist, in_image;
+};
+
+__device__ __forceinline__ Planes planes_at(Element* output, const Tile& tile) {
+  int pixel = tile.pixel + 64 * own_warpgroup(), left = ALL_P ? 64 : min(64, tile.end - pixel);
+  return {outputs_at(output, tile, 64 * own_warpgroup(), 0).of[0], left, PLANE - pixel % PLANE};
 }
 
-// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. `collected`:
-// PLANES_LENGTH elements of shared memory that only this warpgroup uses.
+// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. A warp stores
+// what begins with a sector: parts of sectors take as long as whole ones. `collected`: PLANES_LENGTH elements of shared
+// memory that only this warpgroup uses.
 template <int EIGHTS>
-__device__ __forceinline__ void store_planes(Element* collected, const Outputs& outputs, const Tile& tile,
+__device__ __forceinline__ void store_planes(Element* collected, const Planes& planes, const Tile& tile,
                                              int channel, const Element* bias, const float* sums) {
+  constexpr int SECTOR = 32 / sizeof(Element), STORES = PLANE % SECTOR == 0 ? 2 : 3;
   int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, own = lane % 4 * 2;
   int left = GROUP_OUT - tile.channel - channel;  // channels that exist
   if (WITH_BIAS) bias += tile.group * GROUP_OUT + tile.channel + channel;
@@ -221,11 +292,13 @@ __device__ __forceinline__ void store_planes(Element* collected, const Outputs& 
   for (int first = 0; first < 8 * EIGHTS; first += 4) {
     int plane = first + warp;
     if (!ALL_C && plane >= left) continue;
+    Element* to = planes.of + (channel + plane) * PLANE;
+    int before = STORES == 2 ? 0 : reinterpret_cast<unsigned long long>(to) / sizeof(Element) % SECTOR;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (outputs.exist[i]) {
-        outputs.of[i][(channel + plane) * PLANE] = collected[plane * PLANE_ROW + lane + 32 * i];
-      }
+    for (int i = 0; i < STORES; ++i) {
+      int pixel = lane + 32 * i - before;
+      if (pixel < 0 || pixel >= planes.exist) continue;
+      to[pixel + (pixel < planes.in_image ? 0 : (CO - 1) * PLANE)] = collected[plane * PLANE_ROW + pixel];
     }
   }
   meet_warpgroup();  // it has read what the next sums overwrite
@@ -250,7 +323,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
     return;
   }
 #if IN_PLANES
-  Outputs planes = planes_at(output, tile);
+  Planes planes = planes_at(output, tile);
   collected += own_warpgroup() * PLANES_LENGTH;
 #pragma unroll
   for (int j = 0; j < TILE_C / 32; ++j) {

@@ -28,6 +28,8 @@ _WARPGROUP, _WARP = 128, 32
 _PIXELS = 64
 """The pixels that a warpgroup computes in one instruction."""
 _LINE_BYTES = 128
+_INSTRUCTION_BYTES = 32
+"""The bytes of a line that one instruction multiplies."""
 _PIECE_BYTES = 16
 _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
@@ -79,6 +81,12 @@ The threads of these blocks have no more than the 64 Ki registers of a multiproc
 """
 _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
+_READ_AHEAD_REGISTERS = 16
+"""The registers of a consumer's thread for operands of the next step."""
+_WIDE_CHANNELS = 64
+"""The most channels of a tile of which weights and their smaller parts are multiplied at once."""
+_LEAST_SHARE_OF_BLOCKS = 0.85
+"""The part of all blocks with which it is worth trying that weights stay."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -277,10 +285,19 @@ class ImplicitParameters(WindowParameters):
                 one = replace(one, blocks=at_once)
             elif splits > 1 and one.tiles(conv) * splits > 2 * at_once:
                 continue
+            for each in (one, *one._with_weights_that_stay(conv)):
+                yield each
+                # Where rows are only padded, an early launch was slower in trials on an H200.
+                if way.packed and (way.unrolled or conv.layout == "nchw"):
+                    yield replace(each, early=True)
+
+    def _with_weights_that_stay(self, conv: Conv2d) -> Iterator[ImplicitParameters]:
+        """Yield the same with a few blocks less, each of which has the same weights in all tiles."""
+        tiles, steps = self._tiles_of_pixels(conv), self.steps(conv)
+        blocks, stages = self.blocks // tiles * tiles, self.stages // steps * steps
+        one = replace(self, blocks=blocks or self.blocks, stages=stages or self.stages)
+        if stages > 2 and blocks >= _LEAST_SHARE_OF_BLOCKS * self.blocks > 0 and one != self:
             yield one
-            # Where rows are only padded, an early launch was slower in trials on an H200.
-            if way.packed and (way.unrolled or conv.layout == "nchw"):
-                yield replace(one, early=True)
 
     def resident(self, conv: Conv2d, card: CardResources) -> int:
         """Return `per_multiprocessor`, or 0 if the card does not hold so many blocks."""
@@ -291,7 +308,7 @@ class ImplicitParameters(WindowParameters):
         """Return the number of tiles."""
         s, divided = conv.shape, self._divided(conv)
         along_p = s.N * s.OH * s.OW // divided * math.ceil(divided / self.tile_p)
-        return along_p * s.groups * math.ceil(s.CO // s.groups / self.tile_c)
+        return along_p * self._tiles_of_pixels(conv)
 
     def _divided(self, conv: Conv2d) -> int:
         """Return how many pixels are divided into tiles, which have no others."""
@@ -311,8 +328,13 @@ class ImplicitParameters(WindowParameters):
 
     def _weights_stay(self, conv: Conv2d) -> bool:
         """Return whether a stage has the same weights in all tiles, and so gets them once."""
+        same = (self.blocks or 1) % self._tiles_of_pixels(conv) == 0
+        return same and self.stages % self.steps(conv) == 0
+
+    def _tiles_of_pixels(self, conv: Conv2d) -> int:
+        """Return the tiles that have the same pixels: one of each group and its channels."""
         s = conv.shape
-        return s.groups == 1 and self.tile_c >= s.CO and self.stages % self.steps(conv) == 0
+        return s.groups * math.ceil(s.CO // s.groups / self.tile_c)
 
     def step_length(self, conv: Conv2d) -> int:
         """Return the products of each sum in a step, with those that fill it up."""
@@ -354,6 +376,12 @@ class ImplicitParameters(WindowParameters):
         operands = 0 if self._is_direct(conv) else 16 * (1 + split)
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
+    def _is_wide(self, conv: Conv2d) -> bool:
+        """Return whether one instruction multiplies weights and their smaller parts."""
+        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
+        needed = self.consumer_registers(conv) + self.tile_c
+        return conv.mode == "3xtf32" and self.tile_c <= _WIDE_CHANNELS and needed <= most
+
     def registers(self, conv: Conv2d) -> int:
         """Return the registers of a thread at launch; too many if consumers need more.
 
@@ -386,7 +414,8 @@ class ImplicitParameters(WindowParameters):
     def _in_planes(self, conv: Conv2d) -> bool:
         """Return whether warpgroups collect what they store in shared memory, plane by plane."""
         short = conv.shape.reduction_length <= _SHORT_SUM
-        return short and conv.layout == "nchw" and self.splits == 1
+        large = conv.shape.OH * conv.shape.OW >= _PIXELS
+        return short and large and conv.layout == "nchw" and self.splits == 1
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
         del conv  # the same for all
@@ -410,6 +439,36 @@ class ImplicitParameters(WindowParameters):
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
         return self.deep * _LINE_BYTES // self._box_bytes(conv)
+
+    def _reads_ahead(self, conv: Conv2d) -> bool:
+        """Return whether operands of a step are read before the products of another have ended.
+
+        Steps have one part then, or ptxas (CUDA 13) would let products wait for each other.
+        """
+        if self.deep > 1 or self._is_direct(conv) or self._blocks(conv):
+            return False
+        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
+        needed = self.consumer_registers(conv) + self.tile_c * self._is_wide(conv)
+        return needed + _READ_AHEAD_REGISTERS <= most
+
+    def _last_used(self, conv: Conv2d) -> int:
+        """Return the instructions for the last line of a pixel's channels, if these do not fill it.
+
+        It is 0 where the last line is multiplied like others: only lines of 128 bytes, whose
+        elements come from registers, are worth a distinction.
+        """
+        if not self.boxed or self._is_direct(conv) or self._box_bytes(conv) < _LINE_BYTES:
+            return 0
+        channels = _unpadded(conv, self._way) * conv.element_bytes % _LINE_BYTES
+        used = math.ceil(channels / _INSTRUCTION_BYTES)
+        return used % (_LINE_BYTES // _INSTRUCTION_BYTES)
+
+    def _used_share(self, conv: Conv2d) -> float:
+        """Return the part of a step's products that is computed, on average."""
+        if not (used := self._last_used(conv)):
+            return 1.0
+        boxes = math.ceil(self._channels(conv) * conv.element_bytes / _LINE_BYTES)
+        return (boxes - 1 + used * _INSTRUCTION_BYTES / _LINE_BYTES) / boxes
 
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
@@ -468,7 +527,8 @@ class ImplicitParameters(WindowParameters):
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
         columns = max(self.tile_c, _LEAST_SPLIT_CHANNELS) if split else self.tile_c
-        products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
+        multiplied = deep * self._used_share(conv)
+        products = self.tile_p * columns * multiplied / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
@@ -503,11 +563,12 @@ class ImplicitParameters(WindowParameters):
             cycles = steps * step + count * stored + (lone if count <= 1 else 0)
             return cycles if self.boxed else _BY_THREADS * cycles
 
-        waves, left = divmod(self.tiles(conv), self._at_once(card))
+        at_once = min(self._at_once(card), self.blocks or math.inf)
+        waves, left = divmod(self.tiles(conv), at_once)
         total = _FIRST_CYCLES + waves * wave(self.per_multiprocessor)
         total += 0 if self.blocks else waves * _FIRST_CYCLES
         if left:
-            total += wave(math.ceil(left * self.per_multiprocessor / self._at_once(card)))
+            total += wave(math.ceil(left * self.per_multiprocessor / at_once))
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
         if self.packed:
@@ -705,14 +766,8 @@ class ImplicitParameters(WindowParameters):
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
-        sums = self.tile_c // 2
-        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
-        depth = 32 // conv.element_bytes
-        halves = conv.element_bytes == 2
-        direct = self._is_direct(conv)
-        after = sums + (1 if direct else 4)
+        direct, wide = self._is_direct(conv), self._is_wide(conv)
         rows = ", ".join(f'"r"(pixels.of[{i}])' for i in range(4))
-        first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             **self._geometry(conv),
             "NHWC": conv.layout == "nhwc" or self.packed,
@@ -738,19 +793,37 @@ class ImplicitParameters(WindowParameters):
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
             "IN_PLANES": self._in_planes(conv),
-            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
-            f'.f32.{kind}.{kind}"',
-            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
-            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
+            "READ_AHEAD": self._reads_ahead(conv),
+            "LAST_USED": self._last_used(conv),
             "DIRECT": direct,
             "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
-            "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
-            "SECOND_PLACE": f'"%{after}"',
-            "ADD_PLACE": f'"%{after + 1}"',
-            "LAST_OPERANDS": f'", {int(conv.layout == "nchw" and not self.packed)}, 0"'
-            if halves
-            else '""',
+            "PRODUCT": self._product(conv, self.tile_c),
+            "SUMS_OPERANDS": _operands(self.tile_c),
+            "WIDE": wide,
+            "WIDE_PRODUCT": self._product(conv, 2 * self.tile_c) if wide else '""',
+            "WIDE_OPERANDS": _operands(2 * self.tile_c) if wide else "",
         }
+
+    def _product(self, conv: Conv2d, columns: int) -> str:
+        """Return the instruction that multiplies so many columns, in PTX."""
+        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
+        depth, sums = 32 // conv.element_bytes, columns // 2
+        direct = self._is_direct(conv)
+        after = sums + (1 if direct else 4)
+        first = ", ".join(f"%{place}" for place in range(sums, after))
+        places = ", ".join(f"%{place}" for place in range(sums))
+        turned = int(conv.layout == "nchw" and not self.packed)
+        last = f", {turned}, 0" if conv.element_bytes == 2 else ""
+        return (
+            f'"{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{after + 1}, 0;\\n'
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
+            f"{{{places}}}, {first if direct else f'{{{first}}}'}, %{after}, add, 1, 1{last};\\n}}\""
+        )
+
+
+def _operands(columns: int) -> str:
+    """Return the sums of so many columns, as operands in C++."""
+    return ", ".join(f'"+f"(sums[{place}])' for place in range(columns // 2))
 
 
 def _tiles_of_channels(conv: Conv2d) -> list[int]:

@@ -167,7 +167,7 @@ ODD = {
     ),
     "planes-of-halves": (
         replace(WHOLE, tile_c=56, blocks=1),
-        conv_of(3, 7, 9, 50, 6, 3, 3, 1, 0, mode="float16", bias=True),
+        conv_of(3, 9, 12, 50, 6, 3, 3, 1, 0, mode="float16", bias=True),
     ),
     "planes-of-groups": (
         replace(PACKED, consumers=3),
