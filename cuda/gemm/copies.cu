@@ -106,32 +106,33 @@ __device__ __forceinline__ void copy_piece(SharedPlace to, const Element* from, 
 }
 
 // Copy rows as copy_rows does, by 16 bytes at once: each from the multiple of 16 bytes before it on, and one piece
-// more. The rows that a thread copies are a multiple of WIDTH apart, and thus shifted alike.
-template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS>
+// more. The last COPIERS threads of the block do so. The rows that a thread copies are a multiple of WIDTH apart,
+// and thus shifted alike.
+template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS, int COPIERS = THREADS>
 __device__ void copy_shifted(SharedPlace to, const Element* from, int rows, int columns) {
   constexpr int WIDTH = 16 / sizeof(Element);
-  using Own = Shares<HEIGHT, LENGTH, WIDTH, THREADS / WIDTH>;
-  int own_row = Own::row(), own_column = Own::column(), last_row = threadIdx.x;
-  const Element *own = from + own_row * DISTANCE, *last = from + last_row * DISTANCE;
+  constexpr int ALONG = common_divisor(COPIERS / WIDTH, LENGTH / WIDTH), DOWN = COPIERS / ALONG;
+  int thread = threadIdx.x - (THREADS - COPIERS), own_row = thread / ALONG, own_column = thread % ALONG * WIDTH;
+  const Element *own = from + own_row * DISTANCE, *last = from + thread * DISTANCE;
   int shift = shift_of(own), last_shift = shift_of(last);
   own += own_column - shift;
   last += LENGTH - last_shift;
   int end = ALL_COLUMNS ? LENGTH : min(columns, LENGTH);
-  SharedPlace own_to = to + (own_row * TO_ROW + own_column), last_to = to + (last_row * TO_ROW + LENGTH);
+  SharedPlace own_to = to + (own_row * TO_ROW + own_column), last_to = to + (thread * TO_ROW + LENGTH);
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += Own::DOWN) {
-    if (HEIGHT % Own::DOWN != 0 && own_row + row >= HEIGHT) continue;
+  for (int row = 0; row < HEIGHT; row += DOWN) {
+    if (HEIGHT % DOWN != 0 && own_row + row >= HEIGHT) continue;
     bool valid = ALL_ROWS || own_row + row < rows;
 #pragma unroll
-    for (int column = 0; column < LENGTH; column += Own::ALONG * WIDTH) {
+    for (int column = 0; column < LENGTH; column += ALONG * WIDTH) {
       int there = ALL_COLUMNS ? WIDTH : end + shift - own_column - column;
       copy_piece(own_to + (row * TO_ROW + column), own + (row * DISTANCE + column), valid ? there : 0);
     }
   }
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += THREADS) {
-    if (HEIGHT % THREADS != 0 && last_row + row >= HEIGHT) continue;
-    bool valid = ALL_ROWS || last_row + row < rows;
+  for (int row = 0; row < HEIGHT; row += COPIERS) {
+    if (HEIGHT % COPIERS != 0 && thread + row >= HEIGHT) continue;
+    bool valid = ALL_ROWS || thread + row < rows;
     copy_piece(last_to + row * TO_ROW, last + row * DISTANCE, valid ? end + last_shift - LENGTH : 0);
   }
 }

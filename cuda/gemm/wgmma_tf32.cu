@@ -21,7 +21,8 @@
 // copy boxes of A and B; three warps write what instructions cannot take as it is: the transpose of
 // A, and the smaller parts of its elements. The larger part of an element needs no writing, since
 // instructions ignore the bits that TF32 does not have. If rows are not aligned, its four warps copy A and B
-// themselves, by four bytes at once: A to where instructions take it, transposed or not.
+// themselves, as they are stored and shifted as copies.cu says; from there, they write A to where instructions
+// take it, and consumers read B.
 //
 // Tensor cores cut off what exceeds their precision. Where elements are split, they therefore add the
 // products of one step only, and the sums of steps are added in float32. In turn, one consumer does
@@ -39,18 +40,25 @@ struct Sums {
   float of[TILE_M / 2];
 };
 
-// What is in shared memory for one step. Without need for them, the last two are empty.
+// What is in shared memory for one step. Without need for them, the last three are empty.
 struct Stage {
-  Element *a, *b, *turned_a, *rest_of_a;
+  Element *a, *b, *turned_a, *rest_of_a, *stored_a;
 };
 
-constexpr int STAGE_ELEMENTS = A_STAGE * (1 + TURNED_HERE + SPLIT) + B_STAGE;
+// Rows that are copied as they are stored, with a piece more each: their distances, and all together.
+constexpr int STORED_A_ROW = (A_TRANSPOSED ? TILE_M : TILE_K) + 4, STORED_B_ROW = (B_TRANSPOSED ? TILE_K : TILE_N) + 4;
+constexpr int STORED_A = COPIED * STORED_A_ROW * (A_TRANSPOSED ? TILE_K : TILE_M);
+constexpr int KEPT_B = COPIED ? STORED_B_ROW * (B_TRANSPOSED ? TILE_N : TILE_K) : B_STAGE;
+constexpr int PATTERN = 1024 / sizeof(Element);  // where swizzled lines may begin
+constexpr int STAGE_ELEMENTS =
+    (A_STAGE * (1 + TURNED_HERE + SPLIT) + KEPT_B + STORED_A + PATTERN - 1) / PATTERN * PATTERN;
 
 __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
   Element* a = stages + number * STAGE_ELEMENTS;
-  Element* b = a + A_STAGE;
-  Element* turned_a = b + B_STAGE;
-  return {a, b, turned_a, turned_a + TURNED_HERE * A_STAGE};
+  Element* turned_a = a + A_STAGE;
+  Element* rest_of_a = turned_a + TURNED_HERE * A_STAGE;
+  Element* b = rest_of_a + SPLIT * A_STAGE;
+  return {a, b, turned_a, rest_of_a, b + KEPT_B};
 }
 
 // An element in swizzled lines.
@@ -63,80 +71,111 @@ __device__ __forceinline__ float rest_of(float x) {
   return x - __uint_as_float(__float_as_uint(x) & 0xFFFFE000);
 }
 
+// How the stored rows are shifted of which a thread reads elements, which are a multiple of four apart.
+struct Shifts {
+  int of[4];
+};
+
 // ---- The preparers
 
 __device__ __forceinline__ float4 rest_of(float4 x) {
   return {rest_of(x.x), rest_of(x.y), rest_of(x.z), rest_of(x.w)};
 }
 
-#if COPIED
-constexpr int COPYING_WARPS = PREPARERS / 32;
-// Steps whose copies are on the way while those of the next one begin. One that is ready is multiplied
-// meanwhile.
-constexpr int AHEAD = STAGES > 2 ? STAGES - 2 : 1;
-
-// Rows and columns of an operand as it is stored, of which the tile has SIDE rows or columns of C, and which lies
-// ALONG_K or not. A warp copies every fourth row, of which its lanes have neighbouring elements: `each` is called
-// with how much further on its row and column are than the first ones of this thread, and with the place in
-// the stage. There, rows are kept, or they are TURNED.
-template <bool ALONG_K, int SIDE, bool TURNED, class Each>
-__device__ __forceinline__ void for_own(const Each& each) {
-  constexpr int ROWS = ALONG_K ? SIDE : TILE_K, COLUMNS = ALONG_K ? TILE_K : SIDE;
-  int warp = threadIdx.x / 32 % COPYING_WARPS, lane = threadIdx.x % 32;
-  unsigned even = place_in(warp, lane), odd = place_in(warp + COPYING_WARPS, lane);  // of a pattern
-  for (int column = 0; column < COLUMNS; column += LINE) {
+// Read pieces of A, which are those from the `first` of COUNT on, `apart` from one another, and write what is made
+// of them: several at once, of which the compiler does not know that none is read after it was written.
+template <int COUNT, class Read, class Write>
+__device__ __forceinline__ void in_batches(int first, int apart, const Read& read, const Write& write) {
+  constexpr int BATCH = 4;
+  for (; first < COUNT; first += BATCH * apart) {
+    float4 pieces[BATCH];
 #pragma unroll
-    for (int row = 0; row < ROWS; row += COPYING_WARPS) {
-      unsigned kept = column * TILE_K + row / 8 * 8 * LINE + (row % 8 ? odd : even);
-      each(row, column, TURNED ? place_in(column + lane, row + warp) : kept);
+    for (int i = 0; i < BATCH; ++i) {
+      if (first + i * apart < COUNT) pieces[i] = read(first + i * apart);
+    }
+#pragma unroll
+    for (int i = 0; i < BATCH; ++i) {
+      if (first + i * apart < COUNT) write(first + i * apart, pieces[i]);
     }
   }
 }
 
-// Begin to copy a step, of which the matrix has `rows` and `columns` from the element on that `from` points to;
-// what it does not have becomes 0.
-template <bool ALONG_K, int SIDE, bool TURNED, int DISTANCE>
+#if COPIED
+// Steps whose copies are on the way while those of the next one begin. One that is ready is multiplied
+// meanwhile.
+constexpr int AHEAD = STAGES > 2 ? STAGES - 2 : 1;
+
+// Begin to copy HEIGHT rows of LENGTH elements, of which the matrix has `rows` and `columns` from the element on that
+// `from` points to; what it does not have becomes 0.
+template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW>
 __device__ __forceinline__ void copy_operand(Element* to, const Element* from, int rows, int columns) {
-  int first_row = threadIdx.x / 32 % COPYING_WARPS, first_column = threadIdx.x % 32;
-  const Element* own = from + first_row * DISTANCE + first_column;
-  unsigned there = shared_address(to);
-  if (rows >= (ALONG_K ? SIDE : TILE_K) && columns >= (ALONG_K ? TILE_K : SIDE)) {
-    for_own<ALONG_K, SIDE, TURNED && !ALONG_K>([&](int row, int column, unsigned place) {
-      copy_async<4>(there + 4 * place, own + (row * DISTANCE + column), 4, true);
-    });
+  SharedPlace there = {to, shared_address(to)};
+  if (rows >= HEIGHT && columns >= LENGTH) {
+    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, true, true, PREPARERS>(there, from, rows, columns);
   } else {
-    for_own<ALONG_K, SIDE, TURNED && !ALONG_K>([&](int row, int column, unsigned place) {
-      bool valid = first_row + row < rows && first_column + column < columns;
-      copy_async<4>(there + 4 * place, valid ? own + (row * DISTANCE + column) : from, valid ? 4 : 0,
-                    true);
-    });
+    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, false, false, PREPARERS>(there, from, rows, columns);
   }
+}
+
+__device__ __forceinline__ const Element* first_of_a(const Element* A, const Place& place) {
+  return A + matrix_of(place) * (A_TRANSPOSED ? K : M) * LDA + place.row * (A_TRANSPOSED ? 1 : LDA);
+}
+
+__device__ __forceinline__ const Element* first_of_b(const Element* B, const Place& place) {
+  return B + place.product * (B_TRANSPOSED ? N : K) * LDB + place.column * (B_TRANSPOSED ? LDB : 1);
 }
 
 __device__ __forceinline__ void copy_step(const Stage& stage, const Element* A, const Element* B,
                                           const Place& place, int k) {
-  const Element* a = A + matrix_of(place) * (A_TRANSPOSED ? K : M) * LDA +
-                     (A_TRANSPOSED ? k * LDA + place.row : place.row * LDA + k);
-  const Element* b = B + place.product * (B_TRANSPOSED ? N : K) * LDB +
-                     (B_TRANSPOSED ? place.column * LDB + k : k * LDB + place.column);
-  int of_rows = place.end - place.row, of_columns = N - place.column;  // of C
-  copy_operand<!A_TRANSPOSED, TILE_M, true, LDA>(stage.a, a, A_TRANSPOSED ? K - k : of_rows,
-                                                 A_TRANSPOSED ? of_rows : K - k);
-  copy_operand<B_TRANSPOSED, TILE_N, false, LDB>(stage.b, b, B_TRANSPOSED ? of_columns : K - k,
-                                                 B_TRANSPOSED ? K - k : of_columns);
+  const Element* a = first_of_a(A, place) + k * (A_TRANSPOSED ? LDA : 1);
+  const Element* b = first_of_b(B, place) + k * (B_TRANSPOSED ? 1 : LDB);
+  int rows = place.end - place.row, columns = N - place.column, depth = K - k;  // of C, and of the sums
+  copy_operand<A_TRANSPOSED ? TILE_K : TILE_M, A_TRANSPOSED ? TILE_M : TILE_K, LDA, STORED_A_ROW>(
+      stage.stored_a, a, A_TRANSPOSED ? depth : rows, A_TRANSPOSED ? rows : depth);
+  copy_operand<B_TRANSPOSED ? TILE_N : TILE_K, B_TRANSPOSED ? TILE_K : TILE_N, LDB, STORED_B_ROW>(
+      stage.b, b, B_TRANSPOSED ? columns : depth, B_TRANSPOSED ? depth : columns);
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Say that all but the latest OTHERS steps are there, of which `stage` is the first: each thread prepares what
-// it has copied itself.
-template <int OTHERS>
-__device__ __forceinline__ void prepare(const Stage& stage, Barrier& ready) {
-  asm volatile("cp.async.wait_group %0;" :: "n"(OTHERS) : "memory");
+// Where A is stored transposed, of the rows of four neighbouring k; otherwise all of this thread's rows alike.
+__device__ __forceinline__ Shifts shifts_of_a(const Element* A, const Place& place) {
+  Shifts shifts;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int row = A_TRANSPOSED ? i : threadIdx.x % 32 / 8;
+    shifts.of[i] = shift_of(first_of_a(A, place) + row * LDA);
+  }
+  return shifts;
+}
+
+// Wait for all but the latest AHEAD steps, or for the last ones, of which `stage` is the first; write its A to where
+// instructions take it, and say that it is there. This is done by four elements of a line at once, of which a warp has eight in each of four lines, or
+// one in each of 32 where A is stored transposed, so that there are no bank conflicts.
+__device__ __forceinline__ void prepare(const Stage& stage, const Shifts& shifts, Barrier& ready, bool last) {
+  if (last) {
+    asm volatile("cp.async.wait_group 0;" ::: "memory");
+  } else {
+    asm volatile("cp.async.wait_group %0;" :: "n"(AHEAD) : "memory");
+  }
+  asm volatile("bar.sync 8, %0;" :: "n"(PREPARERS) : "memory");
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  in_batches<TILE_M / 4>(warp, 4, [&](int i) {
+    int line = A_TRANSPOSED ? i / 8 * 32 + lane : i * 4 + lane / 8, piece = A_TRANSPOSED ? i % 8 : lane % 8;
+    float parts[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      int k = 4 * piece + j;
+      parts[j] = stage.stored_a[(A_TRANSPOSED ? k * STORED_A_ROW + line : line * STORED_A_ROW + k) + shifts.of[j]];
+    }
+    return float4{parts[0], parts[1], parts[2], parts[3]};
+  }, [&](int i, float4 piece) {
+    int line = A_TRANSPOSED ? i / 8 * 32 + lane : i * 4 + lane / 8;
+    unsigned there = place_in(line, 4 * (A_TRANSPOSED ? i % 8 : lane % 8));
+    *reinterpret_cast<float4*>(stage.a + there) = piece;
 #if SPLIT
-  for_own<!A_TRANSPOSED, TILE_M, A_TRANSPOSED>([&](int, int, unsigned place) {
-    stage.rest_of_a[place] = rest_of(stage.a[place]);
-  });
+    *reinterpret_cast<float4*>(stage.rest_of_a + there) = rest_of(piece);
 #endif
+  });
   written_for_async();
   arrive_as_warp(ready);
 }
@@ -166,10 +205,9 @@ __device__ __forceinline__ void prepare(const Stage& stage, unsigned thread) {
 }
 #elif SPLIT
 __device__ __forceinline__ void prepare(const Stage& stage, int thread) {
-  for (int i = thread; i < A_STAGE / 4; i += PREPARERS) {
-    float4 piece = reinterpret_cast<const float4*>(stage.a)[i];
-    reinterpret_cast<float4*>(stage.rest_of_a)[i] = rest_of(piece);
-  }
+  in_batches<A_STAGE / 4>(
+      thread, PREPARERS, [&](int i) { return reinterpret_cast<const float4*>(stage.a)[i]; },
+      [&](int i, float4 piece) { reinterpret_cast<float4*>(stage.rest_of_a)[i] = rest_of(piece); });
 }
 #else
 __device__ __forceinline__ void prepare(const Stage&, int) {}
@@ -206,8 +244,31 @@ struct Rows {
   unsigned of[4];
 };
 
-#if B_TRANSPOSED
-__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
+#if COPIED
+// Of the first and second column of this thread, or of its rows.
+__device__ __forceinline__ Shifts shifts_of_b(const Element* B, const Place& place, int n) {
+  Shifts shifts;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int column = n + first_column(threadIdx.x) + (i ^ has_second_first(threadIdx.x));
+    shifts.of[i] = shift_of(first_of_b(B, place) + (B_TRANSPOSED ? column : threadIdx.x % 4) * LDB);
+  }
+  return shifts;
+}
+
+__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k, const Shifts& shifts) {
+  Rows rows;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    int column = n + first_column(threadIdx.x) + (i % 2 ^ has_second_first(threadIdx.x));
+    int row = k + i / 2 * 4 + threadIdx.x % 4;
+    int there = B_TRANSPOSED ? column * STORED_B_ROW + row : row * STORED_B_ROW + column;
+    rows.of[i] = __float_as_uint(b[there + shifts.of[i % 2]]);
+  }
+  return rows;
+}
+#elif B_TRANSPOSED
+__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k, const Shifts&) {
   int lane = threadIdx.x % 32, reader = threadIdx.x / 32 * 32 + lane % 8 * 4;  // whose column is read
   int column = n + first_column(reader) + (lane / 8 % 2 ^ has_second_first(reader));
   Rows rows;
@@ -218,7 +279,7 @@ __device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
   return rows;
 }
 #else
-__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k) {
+__device__ __forceinline__ Rows rows_of_b(const Element* b, int n, int k, const Shifts&) {
   int column = n + first_column(threadIdx.x);
   Rows rows;
 #pragma unroll
@@ -290,13 +351,14 @@ struct Step {
 };
 
 // Begin to multiply a step: the products of smaller parts come first.
-__device__ __forceinline__ void multiply(Step& step, Sums& sums, const Stage& stage, int consumer) {
+__device__ __forceinline__ void multiply(Step& step, Sums& sums, const Stage& stage, const Shifts& shifts,
+                                         int consumer) {
   constexpr unsigned NEXT = DEPTH * sizeof(Element) / DESCRIBED_BYTES;
   unsigned long long a = columns_of_a(TURNED_HERE ? stage.turned_a : stage.a);
   unsigned long long rest_of_a = columns_of_a(stage.rest_of_a);
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    step.rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH);
+    step.rows[i] = rows_of_b(stage.b, 64 * consumer, i * DEPTH, shifts);
     if (SPLIT) step.rest[i] = rest_of(step.rows[i]);
   }
   if (IN_TURN) wait_for_turn(consumer);
@@ -336,6 +398,43 @@ __device__ __forceinline__ void add(Sums& sums, Step& step) {
 // ---- What consumers do with their sums. Of every eight rows of C, a thread has two neighbouring
 // columns in two.
 
+// Whether this block stores the j-th eight rows: blocks that divide a tile's steps store parts of it.
+__device__ __forceinline__ bool stored_here(int j) { return j % TILE_BLOCKS == own_part(); }
+
+#if TILE_BLOCKS > 1
+static_assert(STAGES * STAGE_ELEMENTS >= TILE_M * TILE_N, "sums must fit where stages were");
+
+// Add the sums of the other blocks to those that this one stores, all of which are left where stages were.
+__device__ __forceinline__ void add_parts(Sums& sums, float4* memory) {
+  constexpr int ALL = 128 * CONSUMERS;
+  asm volatile("bar.sync 9, %0;" :: "n"(ALL) : "memory");  // all have read the last stages
+  memory += threadIdx.x;
+#pragma unroll
+  for (int j = 0; j < TILE_M / 8; ++j) {
+    const float* four = &sums.of[4 * j];
+    if (!stored_here(j)) memory[j * ALL] = make_float4(four[0], four[1], four[2], four[3]);
+  }
+  meet();
+#pragma unroll
+  for (int other = 1; other < TILE_BLOCKS; ++other) {
+    int from = (own_part() + other) % TILE_BLOCKS;
+    float4 parts[TILE_M / 8];
+#pragma unroll
+    for (int j = 0; j < TILE_M / 8; ++j) {
+      if (stored_here(j)) parts[j] = read_from(memory + j * ALL, from);
+    }
+#pragma unroll
+    for (int j = 0; j < TILE_M / 8; ++j) {
+      if (!stored_here(j)) continue;
+      sums.of[4 * j] += parts[j].x;
+      sums.of[4 * j + 1] += parts[j].y;
+      sums.of[4 * j + 2] += parts[j].z;
+      sums.of[4 * j + 3] += parts[j].w;
+    }
+  }
+}
+#endif
+
 // Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
 __device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
@@ -345,9 +444,9 @@ __device__ __forceinline__ void store(float* to, int distance, int rows, int col
 #pragma unroll
   for (int j = 0; j < TILE_M / 4; ++j) {
     int row = j / 2 * 8 + 2 * (threadIdx.x % 4) + j % 2;
-    if (!ALL && row >= rows) continue;
-    const float* both = &sums.of[j / 2 * 4 + j % 2];
-    float pair[2] = {swapped ? both[2] : both[0], swapped ? both[0] : both[2]};
+    if (!stored_here(j / 2) || (!ALL && row >= rows)) continue;
+    float first = sums.of[j / 2 * 4 + j % 2], second = sums.of[j / 2 * 4 + j % 2 + 2];
+    float pair[2] = {swapped ? second : first, swapped ? first : second};
     end.apply<ALL>(pair, row, column);
     store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
   }
@@ -376,7 +475,7 @@ __device__ Place place_of_part(int i) {
 // With one block to a multiprocessor, the compiler knows how many registers there are at launch.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if CLUSTERED
-    __cluster_dims__(CLUSTER, 1, 1)
+    __cluster_dims__(CLUSTER * TILE_BLOCKS, 1, 1)
 #endif
     gemm(
 #if COPIED
@@ -414,28 +513,36 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   }
   meet();
 
-  int block = blockIdx.x / CLUSTER, rank = own_rank(), warpgroup = own_warpgroup();
+  int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
   if (warpgroup == CONSUMERS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(OTHER_REGISTERS));
 #if COPIED
     Ring copied;
     int open = 0;
+    Work prepared = first_work(block);
+    int step_prepared = prepared.begin;
+    Shifts shifts = shifts_of_a(A, place_of(prepared.tile, rank));
+    auto prepare_next = [&](bool last) {
+      if (step_prepared == prepared.end) {
+        prepared = next_work(prepared, block);
+        step_prepared = prepared.begin;
+        shifts = shifts_of_a(A, place_of(prepared.tile, rank));
+      }
+      prepare(stage_at(stages, ring.stage), shifts, ready[ring.stage], last);
+      ++step_prepared;
+      ring.advance();
+    };
     for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
       Place place = place_of(work.tile, rank);
       for (int step = work.begin; step < work.end; ++step) {
         wait(empty[copied.stage], copied.parity ^ 1);
         copy_step(stage_at(stages, copied.stage), A, B, place, step * TILE_K);
         copied.advance();
-        if (++open <= AHEAD) continue;
-        prepare<AHEAD>(stage_at(stages, ring.stage), ready[ring.stage]);
-        ring.advance();
+        if (++open > AHEAD) prepare_next(false);
       }
     }
-    for (open = min(open, AHEAD); open > 0; --open) {
-      prepare<0>(stage_at(stages, ring.stage), ready[ring.stage]);
-      ring.advance();
-    }
+    for (open = min(open, AHEAD); open > 0; --open) prepare_next(true);
 #else
     int thread = threadIdx.x % 128 - 32;  // of the preparers
     if (thread == -32) {
@@ -469,10 +576,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
     Sums sums = {};
     Ring ended = ring;
+    Shifts shifts = {};
+#if COPIED
+    shifts = shifts_of_b(B, place_of(work.tile, rank), warpgroup * 64);
+#endif
     auto begin = [&](Step& step, int) {
       if (!COPIED) wait(full[ring.stage], ring.parity);
       if (PREPARED) wait(ready[ring.stage], ring.parity);
-      multiply(step, sums, stage_at(stages, ring.stage), warpgroup);
+      multiply(step, sums, stage_at(stages, ring.stage), shifts, warpgroup);
       ring.advance();
     };
     auto end = [&](Step& step, bool last) {
@@ -482,7 +593,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         add<1>(sums, step);
       }
       __syncwarp();  // each thread has read rows itself
-      if (lane < SHARERS) arrive_at(empty[ended.stage], sharer_of(rank, lane));
+      if (lane < SHARERS) empty_for(empty[ended.stage], rank, lane);
       ended.advance();
     };
 #if DOUBLED
@@ -500,6 +611,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       store_part(parts + part_of(block, rank, work.begin == 0), sums);
       continue;
     }
+#endif
+#if TILE_BLOCKS > 1
+    add_parts(sums, reinterpret_cast<float4*>(stages));
 #endif
     Place place = place_of(work.tile, rank);
     store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column,

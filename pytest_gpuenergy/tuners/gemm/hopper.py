@@ -39,6 +39,9 @@ _LINES_OF_PATTERN = 8
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STAGES = (7, 6, 5, 4, 3, 2)
+_MOST_TILES: Mapping[int, int] = {2: 66, 3: 39, 4: 29, 6: 18, 8: 16}
+"""The most tiles of a product whose steps so many blocks divide: on 132 multiprocessors, which come
+in pairs, about so many clusters of that size run at once."""
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -180,6 +183,8 @@ class HopperTiling(Tiling):
         cluster_m: the blocks of a cluster along M; they copy parts of the same columns of B for
             one another.
         cluster_n: the blocks of a cluster along N; they share rows of A in the same way.
+        split: the blocks of a cluster that divide the steps of each tile, and add their sums
+            through each other's shared memory, or 1.
     """
 
     modes: ClassVar[tuple[Mode, ...]]
@@ -190,7 +195,10 @@ class HopperTiling(Tiling):
     """The columns by which they divide it, if they are fewer."""
     barrier_bytes: ClassVar[int]
     """The shared memory of a stage's barriers."""
-    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1}
+    splits: ClassVar[tuple[int, ...]] = ()
+    """The numbers of blocks that are tried for dividing the steps of a tile."""
+    added: ClassVar[Mapping[str, int]] = {"cluster_m": 1, "cluster_n": 1, "split": 1}
+    least: ClassVar[Mapping[str, int]] = {**Tiling.least, "split": 1}
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
 
@@ -202,6 +210,7 @@ class HopperTiling(Tiling):
     whole_tiles: bool = False
     cluster_m: int = 1
     cluster_n: int = 1
+    split: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,6 +236,18 @@ class HopperTiling(Tiling):
                 f"The template {self.template} cannot compute tiles of {self.tile_m} x "
                 f"{self.tile_n} with {self.consumers} consumers: a thread has too few registers."
             )
+        alone = not self.blocks and self.cluster == (1, 1)
+        if self.split > 1 and (not alone or not self._sums_fit()):
+            raise InputError(
+                f"The template {self.template} divides the steps of a tile among {self.split} "
+                "blocks only with blocks=0, in clusters of no others, and if float32 sums of the "
+                "tile fit where its stages are."
+            )
+
+    def _sums_fit(self) -> bool:
+        """Return whether stages have room for a tile's sums, whatever the type of elements."""
+        step = LINE_BYTES * (self.tile_m + self.tile_n)  # of the least columns
+        return 4 * self.tile_m * self.tile_n <= self.stages * step
 
     @abstractmethod
     def _check_tile(self) -> None:
@@ -282,6 +303,13 @@ class HopperTiling(Tiling):
         """Yield parameters that may be worth trying, without stages; no kernel has some of them."""
 
     @classmethod
+    def splits_tried(cls, gemm: Gemm, tile_m: int, tile_n: int) -> Iterator[int]:
+        """Yield numbers of blocks that may divide the steps of a product's few tiles."""
+        tiles = math.ceil(gemm.most_rows / tile_m) * math.ceil(gemm.N / tile_n)
+        if gemm.products == 1:
+            yield from (split for split in cls.splits if tiles <= _MOST_TILES[split])
+
+    @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
         """Return what a product lacks: groups that begin where boxes can."""
         if groups_are_boxed(gemm):
@@ -317,6 +345,10 @@ class HopperTiling(Tiling):
         are better: they copy the next tile while they store one.
         """
         at_once = self.at_once(gemm, card)
+        if self.split > 1:
+            if self.split <= self.steps(gemm) and self.tiles(gemm) <= at_once:
+                yield self
+            return
         # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
         rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
         most = math.ceil(gemm.most_rows / rows)
@@ -331,6 +363,10 @@ class HopperTiling(Tiling):
     @property
     def cluster(self) -> tuple[int, int]:
         return self.cluster_m, self.cluster_n
+
+    @property
+    def parts(self) -> int:
+        return self.split
 
     def max_steps(self, gemm: Gemm) -> int:
         """Return the steps of the block that has the most."""
@@ -417,6 +453,7 @@ class HopperTiling(Tiling):
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
+        self.check_parts(gemm)
         copies = self.copies(gemm)
         computed = copies.product
         _, others, consumers = self.register_counts

@@ -66,7 +66,7 @@ _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1
 
 
 def _shifted(gemm: Gemm, width: int) -> bool:
-    """Return whether rows, of which ``width`` elements are aligned, are shifted in shared memory."""
+    """Return whether rows are shifted in shared memory, of which ``width`` elements are aligned."""
     return gemm.element_bytes == _SHIFTED_BYTES and width * gemm.element_bytes < WIDEST_BYTES
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pytest_gpuenergy.kernels import TensorMap
 from pytest_gpuenergy.support import InputError
@@ -26,7 +26,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     turned_copies,
 )
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
-from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, CardResources, Constant
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
 _LINE, _LEAST_LINE = 64, 32
@@ -35,9 +35,6 @@ _WIDEST = 256
 """The most columns of one instruction."""
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 96, 128, 160, 192, 224, 256)
-_MOST_TILES: Mapping[int, int] = {2: 66, 3: 39, 4: 29}
-"""The most tiles of a product whose steps several blocks divide: on 132 multiprocessors, which come
-in pairs, about so many clusters of that size run at once."""
 _C_BOX_ROWS = 16
 """The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
@@ -67,19 +64,16 @@ class WgmmaParameters(HopperTiling):
     Attributes:
         turned: whether operands whose rows do not lie along K are transposed by a launch before
             that of the product: instructions in TF32 take no others.
-        split: the blocks of a cluster that divide the steps of each tile, and add their sums
-            through each other's shared memory, or 1.
     """
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
     columns: ClassVar[int] = 16
-    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0, "split": 1}
-    least: ClassVar[Mapping[str, int]] = {**HopperTiling.least, "split": 1}
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0}
+    splits: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
     turned: bool = False
-    split: int = 1
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
@@ -105,21 +99,6 @@ class WgmmaParameters(HopperTiling):
             return f"needs the layout tn in mode tf32 for several products, not {gemm.layout}"
         return super().refusal(gemm)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        alone = not self.blocks and self.cluster == (1, 1)
-        if self.split > 1 and (not alone or not self._sums_fit()):
-            raise InputError(
-                f"The template {self.template} divides the steps of a tile among {self.split} "
-                "blocks only with blocks=0, in clusters of no others, and if float32 sums of the "
-                "tile fit where its stages are."
-            )
-
-    def _sums_fit(self) -> bool:
-        """Return whether stages have room for a tile's sums, whatever the type of elements."""
-        step = LINE_BYTES * (self.tile_m + self.tile_n)  # of the least columns
-        return 4 * self.tile_m * self.tile_n <= self.stages * step
-
     @classmethod
     def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:
         turned = gemm.mode == "tf32" and gemm.layout != "tn"
@@ -128,21 +107,9 @@ class WgmmaParameters(HopperTiling):
         ):
             tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
             yield {**tile, "cluster_m": along_m, "cluster_n": along_n, "turned": turned}
-            tiles = math.ceil(gemm.most_rows / tile_m) * math.ceil(gemm.N / tile_n)
-            if (along_m, along_n) == (1, 1) and gemm.products == 1:
-                for split, most in _MOST_TILES.items():
-                    if tiles <= most:
-                        yield {**tile, "turned": turned, "split": split}
-
-    @property
-    def parts(self) -> int:
-        return self.split
-
-    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
-        if self.split == 1:
-            yield from super().divided(gemm, card)
-        elif self.split <= self.steps(gemm) and self.tiles(gemm) <= self.at_once(gemm, card):
-            yield self
+            if (along_m, along_n) == (1, 1):
+                for split in cls.splits_tried(gemm, tile_m, tile_n):
+                    yield {**tile, "turned": turned, "split": split}
 
     @property
     def instruction_sums(self) -> int:
@@ -196,7 +163,6 @@ class WgmmaParameters(HopperTiling):
                 f"The template {self.template} needs tile_k to be a multiple of "
                 f"{LINE_BYTES // gemm.element_bytes} in mode {gemm.mode}, not {self.tile_k}."
             )
-        self.check_parts(gemm)
         if not self.has_whole_lines(gemm):
             raise InputError(
                 f"The template {self.template} cannot compute tiles of {self.tile_n} columns in "

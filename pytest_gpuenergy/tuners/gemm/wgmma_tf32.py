@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -30,6 +31,8 @@ _WIDEST = 256
 """The most rows of a tile."""
 _TILES_M = (64, 96, 128, 160, 192, 256)
 """The rows of tiles that are tried besides those that divide a product evenly."""
+_PIECE = 4
+"""The elements of a piece by which rows are longer that warps copy."""
 _LEAST_ROWS = 8
 """The rows of a tile are a multiple of these, as those of an instruction and of a pattern are."""
 _EVEN = 6
@@ -67,6 +70,7 @@ class WgmmaTf32Parameters(HopperTiling):
     columns: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
     added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "copying": 0, "turned": 0}
+    splits: ClassVar[tuple[int, ...]] = (2, 3, 4, 6, 8)
 
     tile_k: int = _LINE
     stages: int = 3
@@ -81,7 +85,7 @@ class WgmmaTf32Parameters(HopperTiling):
             and self.tile_n == WARPGROUP_ROWS * self.consumers
             and self.tile_k == _LINE
             and self.consumers > self.in_turn
-            and not (self.copying and (self.consumers > 2 or self.cluster_blocks > 1))
+            and not (self.copying and (self.consumers > 2 or self.cluster != (1, 1)))
             and not (self.copying and self.turned)
         )
         if not whole:
@@ -114,8 +118,13 @@ class WgmmaTf32Parameters(HopperTiling):
                 tile = {"tile_m": tile_m, "tile_n": columns, "consumers": consumers}
                 cluster = {"cluster_m": along_m, "cluster_n": along_n}
                 yield {**tile, **cluster, "in_turn": in_turn, "turned": turned}
-                if along_m * along_n == 1 and not in_turn and not turned:
-                    yield {**tile, "copying": True}
+                if along_m * along_n > 1 or in_turn:
+                    continue
+                for split in (1, *cls.splits_tried(gemm, tile_m, columns)):
+                    if split > 1:
+                        yield {**tile, "turned": turned, "split": split}
+                    if not turned:
+                        yield {**tile, "copying": True, "split": split}
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether the rows of a tile are whole lines of A if it lies along M."""
@@ -170,7 +179,12 @@ class WgmmaTf32Parameters(HopperTiling):
         turned = gemm.a_transposed and not self.copying and not self.turned
         copies_of_a = 1 + turned + (gemm.mode == "3xtf32")
         step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
-        return gemm.element_bytes * self.stages * step + ALIGNMENT_BYTES
+        if self.copying:
+            step += self.tile_k * self.tile_m  # as it is stored
+            step += _PIECE * (self.tile_k if gemm.a_transposed else self.tile_m)
+            step += _PIECE * (self.tile_n if gemm.b_transposed else self.tile_k)
+        step_bytes = math.ceil(gemm.element_bytes * step / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return self.stages * step_bytes + ALIGNMENT_BYTES
 
     def peak_cycles(self, gemm: Gemm) -> float:
         products = _times(gemm) * self.tile_m * self.tile_n * self.tile_k
