@@ -106,7 +106,7 @@ class _Run:
         start: the state of the card before the start.
         before_w: the mean power before the start; None if it is unknown.
         start_s: the start on the device's clock.
-        is_new: whether nothing else has run on the card since the start.
+        is_followed: whether the source has followed it since the start, beside other work.
     """
 
     repeater: Repeater
@@ -114,7 +114,7 @@ class _Run:
     start: Conditions
     before_w: float | None
     start_s: float
-    is_new: bool = True
+    is_followed: bool = False
 
 
 @dataclass(frozen=True)
@@ -280,8 +280,7 @@ class EnergyMeter:
 
     def _heat_with_subject(self, heating: _Heating, repeater: Repeater) -> None:
         """Run what will be measured until `_Heating.stop` is set; it goes on running then."""
-        run = self._begun(repeater)
-        heating.run = replace(run, is_new=False)
+        heating.run = run = self._begun(repeater)
         heating.under_way.set()
         source, clock = run.source, self._device.clock
         with contextlib.suppress(CounterError):  # the measurement will meet it again
@@ -290,6 +289,7 @@ class EnergyMeter:
                 self._warmth.note(source.next_edge(_stride(source)))
                 settling = self._warmth.settling(_recent(source, _stride(source)))
                 self._preheat.note(clock.now_s(), settling)
+            heating.run = replace(run, is_followed=True)
 
     def _heat(self, heating: _Heating) -> None:
         """Run a heater until its `_Heating.stop` is set or more heat tells nothing."""
@@ -418,9 +418,12 @@ class EnergyMeter:
         source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
         least_s = steadiness.warmup_s
-        if not run.is_new:  # it has run for some time already, but not alone
+        if run.is_followed:  # it has run for some time already, but not alone
             least_s = max(_ALONE_S + source.memory_s, least_s - (begin_s - run.start_s))
-        edges = [source.probe()]
+            least_s -= source.period_s / 2  # edges may come early by that
+            edges = [source.next_edge(_stride(source))]
+        else:
+            edges = [source.probe()]
         self._warmth.note(edges[0])
         stride = _stride(source)
         # If the source had to be probed first, the load lasted for longer. Whether the power

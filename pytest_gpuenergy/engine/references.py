@@ -52,17 +52,12 @@ _SCALE, _OWN, _REACH = "scale:", "own:", "reach:"
 _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
-_REMEMBERED = 3
-"""The number of archives kept in memory: one for each of the three seeds of a workload."""
-
-_REMEMBERED_INPUTS = 8
-"""The number of inputs kept in memory: for the three seeds of a workload and of its exact twin,
-and of the next workload, see `draw_ahead`."""
+_REMEMBERED_INPUTS = 12
+"""The number of inputs kept in memory: for the three seeds of a workload and for its exact twin,
+as many of the next workload, see `draw_ahead`, and of the one before, which may be later in use."""
 
 _REMEMBERED_BYTES = 1 << 29
-"""The part of the devices' memory that remembered references may take."""
-_HOST_BYTES = 1 << 28
-"""The part of the host's memory that remembered references may take that have no file."""
+"""The part of the devices' memory, and of the host's, that remembered references may take."""
 
 _DOUBLE = 8  # bytes
 _LARGE_ELEMENTS = 1 << 22
@@ -139,17 +134,20 @@ def case_of(workload: Workload, drawing: Drawing, arrays: DeviceArrays | None = 
             return _ON_DEVICES.kept((workload.digest, drawing, id(arrays)), made_there)
     if workload.digest is None:
         return _made(workload, drawing)[0]
+    return _ON_HOST.kept((workload.digest, drawing), lambda: _made_or_read(workload, drawing))
+
+
+def _made_or_read(workload: Workload, drawing: Drawing) -> Case:
     if not drawing.is_shared:  # by some kernels at most, so that it is not worth a file
-        return _ON_HOST.kept((workload.digest, drawing), lambda: _made(workload, drawing)[0])
+        return _made(workload, drawing)[0]
     path = _path(workload, drawing)
-    with _MAKING.of(path):  # threads that verify several kernels of a workload need the same case
-        if (cached := _load(path, workload, drawing)) is not None:
-            return cached
-        case, reach = _made(workload, drawing)
-        archive = io.BytesIO()
-        np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
-        keep_for_later(path, archive.getvalue())
-        return case
+    if (cached := _load(path, workload, drawing)) is not None:
+        return cached
+    case, reach = _made(workload, drawing)
+    archive = io.BytesIO()
+    np.savez(archive, allow_pickle=False, **_to_archive(case.reference, reach))
+    keep_for_later(path, archive.getvalue())
+    return case
 
 
 def cached_reference(
@@ -213,13 +211,12 @@ class KeptCases:
 
 _ON_DEVICES = KeptCases(_REMEMBERED_BYTES)
 """Cases whose references are in the memory of devices, by digest, drawing and device."""
-_ON_HOST = KeptCases(_HOST_BYTES)
-"""Cases of drawings that not all kernels share, such as those near numbers in a kernel's text: the
-same kernel is verified again under the next power cap, and kernels of one template share them."""
-
-
-_MAKING = _Locks()
-"""Locks of the archives that are being written."""
+_ON_HOST = KeptCases(_REMEMBERED_BYTES)
+"""The latest cases of the host, by digest and drawing: also of drawings near numbers in a kernel's
+text, since the same kernel is verified again under the next power cap, and kernels of one template
+share them."""
+_DRAWING = _Locks()
+"""Locks of inputs that are being drawn, since a later item's are drawn ahead."""
 
 
 def ordinary_inputs(workload: Workload, seed: int) -> Mapping[str, Array]:
@@ -368,7 +365,9 @@ class _Draw:
 def _inputs(workload: Workload, drawing: Drawing, reach: int) -> dict[str, Array]:
     if workload.digest is None or not drawing.is_shared:
         return _draw(workload, drawing, reach)
-    return _drawn(_Draw(workload.digest, drawing, reach, workload))
+    draw = _Draw(workload.digest, drawing, reach, workload)
+    with _DRAWING.of(draw):
+        return _drawn(draw)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED_INPUTS)
@@ -443,8 +442,8 @@ def _to_archive(reference: Reference, reach: int) -> dict[str, Values]:
 
 def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     try:
-        state = path.stat()
-        arrays = _read_archive(path, state.st_mtime_ns, state.st_size)
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = dict(stored.items())  # whose checksums are verified
         names = [tensor.name for tensor in workload.outputs]
         conditions = {
             name: Condition(float(arrays[_SCALE + name]), arrays.get(_OWN + name))
@@ -461,10 +460,3 @@ def _load(path: Path, workload: Workload, drawing: Drawing) -> Case | None:
     inputs = _inputs(workload, drawing, reach)
     terms = _terms(workload, inputs, reference, HostArrays())
     return Case(inputs, Reference(reference, reference.conditions, terms=terms))
-
-
-@functools.lru_cache(maxsize=_REMEMBERED)
-def _read_archive(path: Path, _mtime_ns: int, _size: int) -> dict[str, Values]:
-    """Read the arrays of an archive, once for all kernels of a case; its checksums are verified."""
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return dict(stored.items())

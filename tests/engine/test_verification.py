@@ -500,7 +500,13 @@ def test_only_an_emulated_device_runs_what_it_knows_once(emulated, runs):
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUENERGY_CACHE", str(tmp_path))
+    forget_cases(monkeypatch)
     return tmp_path
+
+
+def forget_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let only the cache on disk have references, as in a process that has just started."""
+    monkeypatch.setattr(references, "_ON_HOST", references.KeptCases(1 << 20))
 
 
 @pytest.mark.parametrize(
@@ -554,6 +560,7 @@ def test_a_damaged_memory_is_made_again(own_cache, text):
 
 def test_a_reference_is_computed_once(own_cache, monkeypatch):
     first = cached_reference(SMALL, 3)["output"]
+    forget_cases(monkeypatch)
     monkeypatch.setattr(Conv2d, "reference", None)
     assert own_cache.is_dir()
     np.testing.assert_array_equal(cached_reference(SMALL, 3)["output"], first)
@@ -614,8 +621,9 @@ def test_workloads_of_the_same_sizes_share_a_reference(own_cache):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_reference_is_made_again(own_cache, data):
+def test_a_damaged_reference_is_made_again(own_cache, monkeypatch, data):
     workload = Conv2d.of("tiny", 1, 2, 2, 1, 1, 1, 1, 1, 0)
+    forget_cases(monkeypatch)
     wanted = cached_reference(workload, 0)["output"]
     (path,) = own_cache.rglob("*.npz")
     content = bytearray(path.read_bytes())
@@ -625,13 +633,15 @@ def test_a_damaged_reference_is_made_again(own_cache, data):
         for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
             content[place] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
+    forget_cases(monkeypatch)
     np.testing.assert_array_equal(cached_reference(workload, 0)["output"], wanted)
 
 
-def test_a_reference_of_another_shape_is_made_again(own_cache):
+def test_a_reference_of_another_shape_is_made_again(own_cache, monkeypatch):
     wanted = cached_reference(SMALL, 0)["output"]
     (path,) = own_cache.rglob("*.npz")
     np.savez(path, output=wanted[:, :1])
+    forget_cases(monkeypatch)
     np.testing.assert_array_equal(cached_reference(SMALL, 0)["output"], wanted)
 
 

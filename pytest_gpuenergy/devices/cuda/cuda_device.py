@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import cached_property, partial
 from importlib.util import find_spec
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
@@ -102,6 +102,9 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_heater: Worker | None = None
         self._alongside: Worker | None = None
+        self._next_alongside: Worker | None = None
+        self._loaded: Event | None = None  # set once the kernel `alongside` is loaded
+        self._beginning: list[Thread] = []  # create the contexts of the next item's processes
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
@@ -110,7 +113,7 @@ class CudaDevice(Device):
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._worker_is_unused = True
-        self._with_context: int | None = None  # process ID of the worker that has a context
+        self._with_context: set[int] = set()  # process IDs of workers that have had a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -203,6 +206,7 @@ class CudaDevice(Device):
         # For the measurement that follows, see `repeat`; it may take place in this worker.
         if not self._is_beside:
             self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
+            self._begin_next_contexts()
         try:
             yield kernel
         finally:
@@ -210,6 +214,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
+        self._await_contexts()
         binary = self._compiled(job, arenas)
         self._leave_other_imports(job.kernel.modules)
         if job.apart and self._worker_has_repeated:
@@ -245,22 +250,24 @@ class CudaDevice(Device):
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
-        self._forgo_imports(())
-        worker, self._next_worker = self._next_worker, self._new_worker()
-        self._alongside = worker
-        return _AlongsideKernel(self, worker, job, arenas)
+        self._await_contexts()
+        worker = self._next_alongside
+        if worker is None:
+            self._forgo_imports(())
+            worker, self._next_worker = self._next_worker, self._new_worker()
+        self._alongside, self._next_alongside = worker, self._new_worker()
+        self._loaded = Event()
+        return _AlongsideKernel(self, worker, job, arenas, self._loaded)
 
     def begin_context(self) -> None:
-        def begin() -> None:
-            with suppress(GpuEnergyError):  # whoever needs the process next starts another
-                self._use(_SHARING_S, "begin_context")
-
         if self._shares_memory:
-            Thread(target=begin, name="context", daemon=True).start()
+            self._worker_is_unused = False
+            Thread(target=self._begin, args=(self._worker,), name="context", daemon=True).start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         if self._ending is not None:
             self._ending.join()
+        self._await_contexts()
         self._forgo_imports(modules)
         if modules or not self._worker_is_unused:
             self._renew_worker()
@@ -323,11 +330,11 @@ class CudaDevice(Device):
     @property
     def processes(self) -> frozenset[int]:
         found = {os.getpid()} if has_context(self.ordinal) else set()
-        if self._with_context is not None and self._with_context == self._worker.pid:
-            found.add(self._with_context)
+        workers = self._worker, self._next_worker, self._next_alongside
+        alive = {worker.pid for worker in workers if worker is not None}
         if self._alongside is not None and self._alongside.pid is not None:
             found.add(self._alongside.pid)
-        return frozenset(found)
+        return frozenset(found | (self._with_context & alive))
 
     def describe(self) -> dict[str, str]:
         nvml = self.nvml
@@ -348,7 +355,8 @@ class CudaDevice(Device):
             }
 
     def close(self) -> None:
-        workers = [self._worker, self._next_worker, self._next_heater, self._alongside]
+        workers = [self._worker, self._next_worker, self._next_heater]
+        workers += [self._alongside, self._next_alongside]
         for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
@@ -367,8 +375,9 @@ class CudaDevice(Device):
         other = copy(self)
         other._is_beside, other._spare = True, []
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
-        other._next_heater, other._with_context = None, None
-        other._alongside, other._ending = None, None
+        other._next_heater, other._with_context = None, set()
+        other._alongside = other._next_alongside = other._loaded = other._ending = None
+        other._beginning = []
         other._worker_imports = other._next_imports = frozenset()
         other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
@@ -391,6 +400,41 @@ class CudaDevice(Device):
         except KernelFault:  # it died
             return False
         return can
+
+    def _begin(self, worker: Worker) -> None:
+        """Have a worker create its context and load what compares results there."""
+        with suppress(GpuEnergyError):  # whoever needs the process next starts another
+            worker.start()
+            if (pid := worker.pid) is not None:
+                self._with_context.add(pid)
+            worker.call("begin_context", timeout_s=_SHARING_S)
+            worker.call("load_math", self._array_kernels, timeout_s=_SHARING_S)
+
+    def _begin_next_contexts(self) -> None:
+        """Have the next item's processes begin, once the kernel that is to be measured is loaded.
+
+        A context takes a quarter of a second. Meanwhile that kernel heats the card, and nothing is
+        measured.
+        """
+        loaded, self._loaded = self._loaded, None
+        if loaded is None or self._next_alongside is None:
+            return
+
+        def begin(worker: Worker) -> None:
+            worker.start()
+            loaded.wait()
+            self._begin(worker)
+
+        for worker in (self._next_worker, self._next_alongside):
+            thread = Thread(target=begin, args=(worker,), name="next-context", daemon=True)
+            thread.start()
+            self._beginning.append(thread)
+
+    def _await_contexts(self) -> None:
+        """Wait until no process creates a context, which would disturb what is timed."""
+        for thread in self._beginning:
+            thread.join()
+        self._beginning.clear()
 
     def _ready_next_worker(self, modules: Sequence[str]) -> None:
         """Have the next worker import exactly these modules, without waiting for it."""
@@ -424,7 +468,8 @@ class CudaDevice(Device):
         try:
             return self._call(timeout_s, method, *arguments)
         finally:
-            self._with_context = self._worker.pid
+            if (pid := self._worker.pid) is not None:
+                self._with_context.add(pid)
             self._worker_is_unused = False
 
     def _relaunched(self, call: Callable[..., Any], once: bool, number: int = 0) -> Iterator[int]:
@@ -542,21 +587,27 @@ class _AlongsideKernel(_WorkerRepeater):
         worker: Worker,
         job: Job,
         arenas: Callable[[], Mapping[str, Arena]],
+        loaded: Event,
     ) -> None:
         super().__init__(device, job.timeout_s)
         self._worker = worker
         self._job, self._arenas = job, arenas
+        self._loaded = loaded
 
     def __enter__(self) -> KernelRepeater:
-        self._call("begin_context")  # while the process that verifies begins with its own
-        arenas = dict(self._arenas())
-        self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
+        try:
+            self._call("begin_context")  # while the process that verifies begins with its own
+            arenas = dict(self._arenas())
+            self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
+        finally:
+            self._loaded.set()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
+        self._loaded.set()
         # Its context takes 0.07 s to end, in which the next kernel can begin.
         self._device._ending = ending = Thread(target=self._worker.retire, daemon=True)
         ending.start()
