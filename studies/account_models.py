@@ -2,8 +2,9 @@
 
     python studies/account_models.py FOLDER qwen2-0.5b llama-3.2-1b@8x512 --keep results/
 
-Weights are random. ``@8x512`` gives a model 8 prompts of 512 tokens instead of one of 1024, and
-``@8x512x1`` leaves out the decode step. Each model is profiled and replayed; with ``--schedule
+Weights are random. ``@8x512`` gives a model 8 prompts of 512 tokens instead of one of 1024,
+``@8x512x1`` leaves out the decode step, ``@decode:8x512`` measures nothing else, and ``@8x512x2x6``
+leaves a model 6 of its layers. Each model is profiled and replayed; with ``--schedule
 FILE``, in the sizes of a schedule. With ``--changes``, what changes would save is measured
 afterwards, and with ``--unrestored`` what changes in place what it reads, without restoring that.
 While a model is measured, the next process imports PyTorch. A model that fails or takes too long
@@ -226,6 +227,10 @@ CONFIGS: dict[str, dict[str, object]] = {
         "intermediate_size": 10240,
         "num_attention_heads": 32,
         "num_key_value_heads": 32,
+        "layers_block_type": [
+            "hybrid" if layer in (6, 12, 18, 24, 30, 36, 42, 47, 51) else "mamba"
+            for layer in range(54)
+        ],
         "max_position_embeddings": 4096,
         "tie_word_embeddings": True,
     },
@@ -234,8 +239,10 @@ CONFIGS: dict[str, dict[str, object]] = {
 seven were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
+    "xlnet-large": ("--dtype", "float32"),
 }
-"""What is profiled otherwise. PyTorch multiplies matrices of experts at once in bfloat16 only."""
+"""What is profiled otherwise. PyTorch multiplies matrices of experts at once in bfloat16 only, and
+XLNet adds positions in float32 to what it has computed."""
 PROGRAMS = {
     "vit-base": "account_encoders:vit_base.compute",
     "vit-base-compiled": "account_encoders:vit_base_compiled.compute",
@@ -264,7 +271,9 @@ def main() -> int:
     """Run each model, or with ``--only`` one of them in this process."""
     parser = ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="+", type=known, metavar="MODEL[@BATCHxPROMPT[xNEW]]")
+    parser.add_argument(
+        "models", nargs="+", type=known, metavar="MODEL[@[decode:]BATCHxPROMPT[xNEW[xLAYERS]]]"
+    )
     parser.add_argument("--keep", type=Path, required=True, metavar="DIR")
     parser.add_argument("--prefix", default="")
     parser.add_argument("--gpu-device", default="auto")
@@ -286,7 +295,7 @@ def known(name: str) -> str:
     model, _, sizes = name.partition("@")
     if model not in CONFIGS | PROGRAMS:
         raise ArgumentTypeError(f"{model} is none of {', '.join(sorted(CONFIGS | PROGRAMS))}")
-    if sizes and (model in PROGRAMS or not fullmatch(r"\d+x\d+(x\d+)?", sizes)):
+    if sizes and (model in PROGRAMS or not fullmatch(r"(decode:)?\d+x\d+(x\d+){,2}", sizes)):
         raise ArgumentTypeError(f"{name} has no sizes like {model}@8x512")
     return name
 
@@ -352,20 +361,25 @@ def run_model(name: str, options: Namespace) -> int:
             importlib.import_module(package)
     sys.stdin.readline()
     base, _, sized = name.partition("@")
-    label = name.replace("@", "-")
-    model, run = options.folder / base, options.folder / f"{label}.run"
+    label, schedule = label_of(name), options.schedule
+    model, run = options.folder / label, options.folder / f"{label}.run"
     sizes: tuple[str, ...] = ()
     program = PROGRAMS.get(base, str(model))
     if base in CONFIGS:
         model.mkdir(parents=True, exist_ok=True)
-        (model / "config.json").write_text(json.dumps(CONFIGS[base]))
-        batch, prompt, new = [*(sized or "1x1024").split("x"), "2"][:3]
+        decode, _, size = (sized or "1x1024").rpartition(":")
+        batch, prompt, *others = size.split("x")
+        new, layers = [*others, *("2", "")[len(others) :]]
+        config = with_layers(CONFIGS[base], int(layers)) if layers else CONFIGS[base]
+        (model / "config.json").write_text(json.dumps(config))
         sizes = ("--batch", batch, "--prompt-tokens", prompt, "--new-tokens", new)
-        sizes += DIFFERENT.get(base, ())
+        if decode:
+            schedule = str(model / "schedule.csv")
+            Path(schedule).write_text(f"step,batch,tokens,count\n{decode},{batch},{prompt},1\n")
+        sizes = DIFFERENT.get(base, ()) + (() if schedule else sizes)
     device: tuple[str, ...] = ("--gpu-device", options.gpu_device)
-    if options.schedule:
-        sizes = DIFFERENT.get(base, ())
-        device += ("--schedule", options.schedule)
+    if schedule:
+        device += ("--schedule", schedule)
     length = () if options.full else ("--brief",)
     replay = ("replay", str(run), *length, *device)
     commands = [("profile", program, *sizes, "--out", str(run), *device), replay]
@@ -393,6 +407,23 @@ def run_model(name: str, options: Namespace) -> int:
         if status:
             return int(status)
     return 0
+
+
+def label_of(name: str) -> str:
+    """Return what the files of a model with some size are called."""
+    return name.replace("@", "-").replace(":", "-")
+
+
+def with_layers(config: dict[str, object], count: int) -> dict[str, object]:
+    """Return the configuration of a model with only ``count`` of its layers."""
+    found = dict(config)
+    for name in ("num_hidden_layers", "n_layer"):
+        if name in found:
+            found[name] = count
+    kinds = found.get("layers_block_type")
+    if isinstance(kinds, list):
+        found["layers_block_type"] = kinds[:count]
+    return found
 
 
 def leave_unrestored(run: Path, other: Path) -> bool:
@@ -428,7 +459,7 @@ def missing(run: Path) -> dict[str, list[str]]:
 
 def keep_results(name: str, options: Namespace) -> None:
     """Copy the results of a model as far as they are there, of each size of a schedule."""
-    label = name.replace("@", "-")
+    label = label_of(name)
     for run in (f"{label}.run", f"{label}{UNRESTORED}.run"):
         folder = options.folder / run
         for path in folder.glob("**/*"):

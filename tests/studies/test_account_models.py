@@ -75,6 +75,17 @@ def test_the_steps_of_a_schedule_have_their_own_sizes(tmp_path, monkeypatch):
     assert "--batch" not in profile
 
 
+def test_a_model_may_have_fewer_layers_and_a_decode_step_alone(tmp_path, monkeypatch):
+    name = "zamba2-2.7b@decode:8x512x2x14"
+    _, (profile, _) = one_model(tmp_path, monkeypatch, name)
+    folder = tmp_path / "models/zamba2-2.7b-decode-8x512x2x14"
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["num_hidden_layers"], len(config["layers_block_type"])) == (14, 14)
+    schedule = Path(profile[profile.index("--schedule") + 1])
+    assert schedule.read_text().splitlines()[1] == "decode,8,512,1"
+    assert "--batch" not in profile
+
+
 def test_a_function_has_no_prompt(tmp_path, monkeypatch):
     _, commands = one_model(tmp_path, monkeypatch, "vit-base", "--full")
     assert commands[0][:3] == ["profile", "account_encoders:vit_base.compute", "--out"]

@@ -49,6 +49,8 @@ _COLD_FACTOR = 3
 """That distance, in sizes of the cache."""
 _PROFILED = 24
 """The number of times that each call is profiled alone."""
+_PROFILED_CALLS = 16 * _PROFILED
+"""The number of calls of each window that are profiled; but windows are profiled six times."""
 
 Replayed = TypeVar("Replayed", LiveCall, LiveChain)
 """A call or chain that takes tensors and can be repeated."""
@@ -419,7 +421,8 @@ def window_turns(
             reuse.append(Reuse(size_bytes, max(size_bytes, distance_bytes)))
         chains = [recorder.chains[other] for other in alike]
         found.append((window, call_turns(chains, reuse, cache, limit_bytes)))
-    launched = launched_by([turns for _, turns in found], device) if found else []
+    times = [max(6, min(_PROFILED, _PROFILED_CALLS // len(one.calls))) for one, _ in found]
+    launched = launched_by([turns for _, turns in found], device, times) if found else []
     alike_alone: list[tuple[CallWindow, CallTurns, float]] = []
     for (window, turns), (forms, gpu_us) in zip(found, launched, strict=True):
         alone = [form.plan for call in window.calls for form in calls[call].launches]
@@ -446,14 +449,22 @@ def _leave_out(
             turns.pop(call.id, None)
 
 
-def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[TraceLaunch], float]]:
+def launched_by(
+    turns: Sequence[CallTurns], device: str, times: Sequence[int] = ()
+) -> list[tuple[list[TraceLaunch], float]]:
     """Make the calls of all turns some times under the profiler, as the model was profiled.
+
+    Args:
+        turns: The calls.
+        device: PyTorch's name of the GPU.
+        times: How often each is made; empty for the usual number.
 
     Returns:
         For each element of ``turns``, the launches of one call, and the mean GPU time of its calls.
         It is the mean, as in the trace of the model, because the mean of 24 layers was 0.3 and 0.6
         % above their median.
     """
+    times = times or [_PROFILED] * len(turns)
     numbers = count()
     functions = [own.rotating(lambda: record_function(f"call {next(numbers)}")) for own in turns]
     for function in functions:
@@ -461,19 +472,20 @@ def launched_by(turns: Sequence[CallTurns], device: str) -> list[tuple[list[Trac
     settle(device)
     numbers = count()
     with profiler_on(device) as profiler:
-        for function in functions:
-            for _ in range(_PROFILED):
+        for function, often in zip(functions, times, strict=True):
+            for _ in range(often):
                 function()
         settle(device)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json.gz"
         write_trace(profiler, path)
         found = launches(read_trace(path))
-    by_call: list[list[TraceLaunch]] = [[] for _ in range(_PROFILED * len(turns))]
+    by_call: list[list[TraceLaunch]] = [[] for _ in range(sum(times))]
     for launch in found:
         if launch.call is not None:
             by_call[launch.call].append(launch)
-    groups = [by_call[start : start + _PROFILED] for start in range(0, len(by_call), _PROFILED)]
+    ends = list(accumulate(times))
+    groups = [by_call[end - often : end] for end, often in zip(ends, times, strict=True)]
     return [
         (group[0], fmean(sum(launch.duration_us for launch in call) for call in group))
         for group in groups
