@@ -12,7 +12,7 @@
 //   BEFORE             elements of a run before the corner of the first pixel's window
 //   RUN                elements of a run, a multiple of 4
 //   PITCH              distance of channels in shared memory
-//   WIDTH              elements that are copied at once: 4 if runs can begin at a multiple of 4 elements, or 1
+//   WIDTH              elements that are copied at once: 4 or 2 if runs can begin at a multiple of them, or 1
 
 constexpr int STEP_TAPS = STEP_ROWS * KW, STEP_K = STEP_TAPS * CHANNELS;
 constexpr int PARTS_OF_WINDOW = KH / STEP_ROWS;

@@ -338,8 +338,10 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
 #if OUT_NHWC && HALVES
   if constexpr (IN_PIECES) {
 #pragma unroll
-    for (int j = 0; j < TILE_C / 8; j += 4) {
-      store_pieces(outputs, tile, 8 * j, bias, &sums.of[4 * j]);
+    for (int j = 0; j < TILE_C / 32; ++j) store_pieces<4>(outputs, tile, 32 * j, bias, &sums.of[16 * j]);
+    if constexpr (TILE_C % 32 != 0) {
+      constexpr int DONE = TILE_C / 32 * 32;
+      store_pieces<TILE_C % 32 / 8>(outputs, tile, DONE, bias, &sums.of[DONE / 2]);
     }
     return;
   }

@@ -218,7 +218,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
     if constexpr (IN_PIECES && WARP_C % 32 == 0) {
 #pragma unroll
       for (int j = 0; j < PIECES_C; j += 4) {
-        store_pieces(outputs, tile, lane.channel + 8 * j, bias, sums.of[i][j]);
+        store_pieces<4>(outputs, tile, lane.channel + 8 * j, bias, sums.of[i][j]);
       }
       continue;
     }

@@ -212,9 +212,8 @@ __device__ __forceinline__ void store(const Outputs& outputs, const Tile& tile, 
   }
 }
 
-// Whether 32 channels of a tile are stored at once, in pieces of 16 bytes.
-constexpr bool IN_PIECES =
-    OUT_NHWC && HALVES && CO % 8 == 0 && GROUP_OUT % 8 == 0 && TILE_C % 32 == 0;
+// Whether channels are stored in pieces of 16 bytes, up to 32 at once.
+constexpr bool IN_PIECES = OUT_NHWC && HALVES && CO % 8 == 0 && GROUP_OUT % 8 == 0;
 
 // Whether a pixel's channels begin within a sector of the output. Four threads would then store their channels to parts
 // of two sectors. Instead, a warp collects 32 channels of eight pixels in shared memory, and stores them pixel by pixel.
@@ -274,16 +273,17 @@ __device__ __forceinline__ void exchange(unsigned& first, unsigned& second, int 
   (upper ? first : second) = got;
 }
 
-// Store the sums of 32 channels, from `channel` of the tile on: of each eight channels, four lanes have two each.
-// They exchange them, so that each has all of eight.
+// Store the sums of so many times eight channels, at most four, from `channel` of the tile on: of each eight channels,
+// four lanes have two each. They exchange them, so that each has all of eight.
+template <int EIGHTS>
 __device__ __forceinline__ void store_pieces(const Outputs& outputs, const Tile& tile, int channel,
                                              const Element* bias, const float* sums) {
   int lane = threadIdx.x % 4;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    unsigned pieces[4];
+    unsigned pieces[4] = {};
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < EIGHTS; ++j) {
       int own = channel + 8 * j + 2 * lane, at = tile.group * GROUP_OUT + tile.channel + own;
       float biases[2] = {};
 #if WITH_BIAS
@@ -301,7 +301,7 @@ __device__ __forceinline__ void store_pieces(const Outputs& outputs, const Tile&
     exchange(pieces[0], pieces[2], 2);
     exchange(pieces[1], pieces[3], 2);
     int own = channel + 8 * lane;
-    if (outputs.exist[i] && (ALL_C || tile.channel + own < GROUP_OUT)) {
+    if (lane < EIGHTS && outputs.exist[i] && (ALL_C || tile.channel + own < GROUP_OUT)) {
       *reinterpret_cast<uint4*>(outputs.of[i] + own) =
           make_uint4(pieces[0], pieces[1], pieces[2], pieces[3]);
     }

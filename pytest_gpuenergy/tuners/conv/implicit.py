@@ -830,16 +830,13 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
     """Return the numbers of channels in a tile that are worth trying, in ascending order.
 
     As many tiles as with one of `_TILES_C` share the channels evenly, so that fewer products are in
-    vain. In NHWC, 16-bit channels are stored 32 at a time, so that those tiles are tried as well.
+    vain.
     """
     channels = conv.shape.CO // conv.shape.groups
     useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
     found = set()
     for tile in (tile for tile in _TILES_C if tile <= useful):
-        even = math.ceil(channels / math.ceil(channels / tile) / 8) * 8
-        found.add(even)
-        if conv.element_bytes == 2 and conv.layout == "nhwc" and channels % 8 == 0:
-            found.add(tile)
+        found.add(math.ceil(channels / math.ceil(channels / tile) / 8) * 8)
     return sorted(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +82,8 @@ def _blocks_of(s: Conv2dShape, tile_p: int, divided: int, rows: int, channels: i
     along = before + after + (s.KW - 1) * s.dilation + 1
     whole = along + (rows - 1) * s.W * s.dilation
     runs = 1 if whole <= rows * along else rows
-    aligned = s.H * s.W % 4 == 0 and (max(runs, s.KH // rows) == 1 or s.W * s.dilation % 4 == 0)
-    width = 4 if aligned else 1
+    apart = 4 if max(runs, s.KH // rows) == 1 else s.W * s.dilation
+    width = math.gcd(4, s.H * s.W, apart)
     run = -(-((whole if runs == 1 else along) + width - 1) // 4) * 4
     pitch = runs * run
     # Threads of a warp read eight neighbouring pixels of four channels: their banks differ.
