@@ -484,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
   Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
                     threadIdx.x / 32 * C_BOXES * C_BOX;
-  int stored = 0;
+  [[maybe_unused]] int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
     Place scaled = place_of(work.tile, rank);

@@ -31,7 +31,7 @@ _THREADS = range(64, 513)
 _TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
 _OWN_PARAMETERS = (
     *("cluster_m", "cluster_n", "consumers", "split", "turned", "copying", "in_turn"),
-    *("whole_tiles", "copying_warps", "slices", "swapped"),
+    *("whole_tiles", "copying_warps", "slices"),
 )
 """The parameters that only some of these templates have; others have 0."""
 TENSOR_TRAITS = (
@@ -40,7 +40,7 @@ TENSOR_TRAITS = (
     *("tile_m", "tile_n", "step_bytes", "stages", "threads", "element_bytes", "split_elements"),
     *("resident", "waves", "last_share", "blocks_share", "steps", "tiles_of_block", "divided"),
     *("loaded_of_product", "loading_bytes", "filled", "rows", "columns", "depth", "operand_bytes"),
-    *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles"),
+    *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles", "swapped"),
 )
 """The names of `Tiling.traits` of kernels on tensor cores, in this order."""
 MAX_BLOCKS_OF_CLUSTER = 8
@@ -233,6 +233,7 @@ class Tiling(TemplateParameters[Gemm]):
             *(loaded / (sums * self.tile_k), min(blocks, at_once) * self.stages * loaded),
             *(gemm.B * gemm.M * gemm.N / in_tiles, gemm.most_rows, gemm.N, gemm.K, operands),
             *(gemm.a_transposed, gemm.b_transposed, *unaligned, math.log2(cycles)),
+            numbers.get("swapped", 0),
         )
 
     def constants(self, gemm: Gemm) -> dict[str, Constant]:
