@@ -4,8 +4,6 @@
 //   LDA, LDB           distances in elements between the stored rows of A and B
 //   A_WHOLE, B_WHOLE   whether the matrices have all rows, columns and products of the tiles
 //   A_WIDTH, B_WIDTH   elements that can be copied at once, as the alignment of rows allows
-//   A_SHIFTED, B_SHIFTED   whether rows that are not aligned are copied by 16 bytes nevertheless, from the
-//                      multiple of 16 bytes before them on: in shared memory, they begin shift_of elements later
 //   ASYNCHRONOUS       whether they are copied past the registers (cp.async, from sm_80 on)
 
 [[maybe_unused]] constexpr bool ALL_K = K % TILE_K == 0;

@@ -72,7 +72,7 @@ struct End {
 #endif
 #if WITH_BIAS
     float biases[COUNT];
-    read_elements<PRODUCTS == 1 || N % COUNT == 0, ALL>(biases, bias + column, there);
+    read_elements<PRODUCTS == 1 || C_COLUMNS % COUNT == 0, ALL>(biases, bias + column, there);
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] += biases[i];
 #endif
@@ -89,11 +89,12 @@ struct End {
   }
 };
 
+// At a place in C.
 __device__ __forceinline__ End end_at(Place place, const Result* bias, const Result* residual,
                                       const float* a_scale = nullptr,
                                       const float* b_scale = nullptr) {
 #if WITH_BIAS
-  bias += place.product * N + place.column;
+  bias += place.product * C_COLUMNS + place.column;
 #endif
 #if WITH_RESIDUAL
   residual += place_in_c(place);
@@ -102,7 +103,7 @@ __device__ __forceinline__ End end_at(Place place, const Result* bias, const Res
   a_scale += place.row;
   b_scale += place.column;
 #endif
-  return {bias, residual, a_scale, b_scale, place.end - place.row, N - place.column};
+  return {bias, residual, a_scale, b_scale, place.end - place.row, C_COLUMNS - place.column};
 }
 #else
 using End = NoEnd;

@@ -35,21 +35,21 @@ struct Stage {
 
 // How the steps of an operand are copied, of which the tile has SIDE rows or columns of C. It is stored ALONG_K
 // if a row has products of the same row or column of C, which is also how it is kept unless it is TURNED.
-template <bool ALONG_K, bool TURNED, bool SHIFTED, int SIDE, int WIDTH, int DISTANCE, int TO_ROW,
-          bool ALL_LINES, bool ALL_DEPTH>
+template <bool ALONG_K, bool TURNED, int SIDE, int WIDTH, int DISTANCE, int TO_ROW, bool ALL_LINES,
+          bool ALL_DEPTH>
 struct OperandCopies {
   static constexpr bool TURNS = ALONG_K && TURNED;
   static constexpr int HEIGHT = ALONG_K ? SIDE : TILE_K, LENGTH = ALONG_K ? TILE_K : SIDE;
   using Own = Shares<HEIGHT, LENGTH, TURNS ? 1 : WIDTH, TURNS ? TURNED_ALONG : THREADS>;
 
-  // The thread's first places in a stage and in the matrix, from the tile's first ones; or those, if it is SHIFTED.
+  // The thread's first places in a stage and in the matrix, from the tile's first ones.
   __device__ static SharedPlace first_to(Element* to) {
-    int row = SHIFTED ? 0 : Own::row(), column = SHIFTED ? 0 : Own::column();
+    int row = Own::row(), column = Own::column();
     to += TURNS ? column * TO_ROW + (row ^ exchange<Own::ALONG>(column)) : row * TO_ROW + column;
     return {to, static_cast<unsigned>(__cvta_generic_to_shared(to))};
   }
   __device__ static const Element* first_from(const Element* from) {
-    return SHIFTED ? from : from + Own::row() * DISTANCE + Own::column();
+    return from + Own::row() * DISTANCE + Own::column();
   }
 
   // Copy a part of a step. The matrix has `lines` of the rows or columns of C, and `depth` products, from
@@ -73,9 +73,7 @@ struct OperandCopies {
     constexpr bool ALL_ROWS = ALONG_K ? EVERY_LINE : EVERY_DEPTH;
     constexpr bool ALL_COLUMNS = ALONG_K ? EVERY_DEPTH : EVERY_LINE;
     int rows = ALONG_K ? lines : depth, columns = ALONG_K ? depth : lines;
-    if constexpr (SHIFTED) {
-      copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, ALL_ROWS, ALL_COLUMNS>(to, from, rows, columns);
-    } else if constexpr (TURNS) {
+    if constexpr (TURNS) {
       copy_transposed<HEIGHT, LENGTH, DISTANCE, TO_ROW, TURNED_ALONG, ALL_ROWS, ALL_COLUMNS, PARTS>(
           to, from, valid_from, rows, columns, part, wanted);
     } else {
@@ -85,9 +83,9 @@ struct OperandCopies {
   }
 };
 
-using CopiesOfA = OperandCopies<!A_TRANSPOSED, A_BY_COLUMNS, A_SHIFTED, TILE_M, A_WIDTH, LDA, A_ROW,
+using CopiesOfA = OperandCopies<!A_TRANSPOSED, A_BY_COLUMNS, TILE_M, A_WIDTH, LDA, A_ROW,
                                 ALL_M || A_WHOLE, ALL_K || A_WHOLE>;
-using CopiesOfB = OperandCopies<B_TRANSPOSED, B_BY_ROWS, B_SHIFTED, TILE_N, B_WIDTH, LDB, B_ROW,
+using CopiesOfB = OperandCopies<B_TRANSPOSED, B_BY_ROWS, TILE_N, B_WIDTH, LDB, B_ROW,
                                 ALL_N || B_WHOLE, ALL_K || B_WHOLE>;
 
 // Keep the compiler from adding what is constant in a loop to each of the places that follow from this one,

@@ -74,13 +74,7 @@ __device__ void read_transposed(unsigned& a, unsigned& b, unsigned& c, unsigned&
 
 __device__ void read_a(OperandA& a, const Element* stage, const Lane& lane, int k, int piece) {
   int m = lane.m + 16 * piece;
-#if A_SHIFTED && !A_TRANSPOSED
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    int down = m + lane.row + i % 2 * 8, along = k + lane.column + i / 2 * 4;
-    a.of[i] = __float_as_uint(stage[down * A_ROW + along]);
-  }
-#elif !A_TRANSPOSED
+#if !A_TRANSPOSED
   const Element* row = stage + (m + lane.number % 16) * A_ROW + k + lane.number / 16 * (DEPTH / 2);
   read_matrices(a.of[0], a.of[1], a.of[2], a.of[3], row);
 #elif HALVES
@@ -99,14 +93,7 @@ __device__ void read_a(OperandA& a, const Element* stage, const Lane& lane, int 
 __device__ void read_b(OperandB& left, OperandB& right, const Element* stage, const Lane& lane,
                        int k, int piece) {
   int n = lane.n + 8 * piece;
-#if B_SHIFTED && B_TRANSPOSED
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const Element* column = stage + (n + lane.row) * B_ROW + k + lane.column + 4 * i;
-    left.of[i] = __float_as_uint(column[0]);
-    right.of[i] = __float_as_uint(column[8 * B_ROW]);
-  }
-#elif B_TRANSPOSED
+#if B_TRANSPOSED
   int along = lane.number % 8 + lane.number / 16 * 8, down = lane.number / 8 % 2 * (DEPTH / 2);
   const Element* row = stage + (n + along) * B_ROW + k + down;
   read_matrices(left.of[0], left.of[1], right.of[0], right.of[1], row);
@@ -222,13 +209,9 @@ __device__ void multiply(Sums& sums, const Element* a_stage, const Element* b_st
 
 template <class Steps>
 __device__ void multiply(Sums& sums, Steps& steps, int count) {
-  // All stored rows of which a thread reads elements are shifted alike: they are a multiple of four apart.
-  Lane lane;
-  int a_shift = A_SHIFTED ? shift_of(steps.a + (A_BY_COLUMNS ? lane.column : lane.row) * LDA) : 0;
-  int b_shift = B_SHIFTED ? shift_of(steps.b + (B_BY_ROWS ? lane.column : lane.row) * LDB) : 0;
   for (; count > 0; --count) {
     auto stage = steps.next();
-    multiply(sums, stage.a + a_shift, stage.b + b_shift);
+    multiply(sums, stage.a, stage.b);
   }
 }
 

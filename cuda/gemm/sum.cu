@@ -41,6 +41,7 @@ extern "C" __global__ void __launch_bounds__(256)
     Place within = place_of_part(i + j);
     Place here = {place.row + within.row, place.column + within.column, place.product, place.end};
     if (here.row >= here.end || here.column >= N) continue;
+    here = place_of_c(here);
     float result[1] = {sums[j]};
     end_at(here, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
     C[place_in_c(here)] = Result(result[0]);

@@ -13,6 +13,8 @@
 //   A_TRANSPOSED       whether A is stored as K rows of M elements, rather than M rows of K
 //   B_TRANSPOSED       whether B is stored as N rows of K elements, rather than K rows of N
 //   LDC                distance in elements between the rows of C
+//   SWAPPED            whether the transpose of C is computed, B^T A^T: M, N, A, B, rows and columns are then those
+//                      of that product, but for C itself
 //   TILE_M, TILE_N     size of the part of C that a block computes at a time
 //   CLUSTER_M, CLUSTER_N   blocks of a cluster, which compute neighbouring parts at the same time; what
 //                          follows calls all their parts a tile
@@ -85,9 +87,16 @@ __device__ Place place_of(int tile, int rank = 0) {
 // The number of the product's A and C.
 __device__ __forceinline__ int matrix_of(const Place& place) { return GROUPED ? 0 : place.product; }
 
-// Where in all of C, or of the residual, this place is.
+constexpr int C_ROWS = SWAPPED ? N : M, C_COLUMNS = SWAPPED ? M : N;
+
+// The place in C of one in what is computed.
+__device__ __forceinline__ Place place_of_c(const Place& place) {
+  return SWAPPED ? Place{place.column, place.row, place.product, N} : place;
+}
+
+// Where in all of C, or of the residual, a place in C is.
 __device__ __forceinline__ int place_in_c(const Place& place) {
-  return (matrix_of(place) * M + place.row) * LDC + place.column;
+  return (matrix_of(place) * C_ROWS + place.row) * LDC + place.column;
 }
 
 // Where a block's part of a tile's sum is in the workspace: of a tile that it begins, or that it ends.

@@ -27,10 +27,10 @@
 
 constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
-constexpr int C_LINE = HALVES && TILE_N % 64 ? 32 : 128 / sizeof(Result);  // elements of a line of C
+constexpr int C_LINE = SWAPPED ? 16 : HALVES && TILE_N % 64 ? 32 : 128 / sizeof(Result);  // elements of a line of C
 constexpr int C_LINE_BYTES = C_LINE * sizeof(Result);
 constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
-constexpr int C_BOXES = 2, C_BOX = 16 * C_LINE;  // of a warp: one is filled while the other is stored
+constexpr int C_BOXES = 2, C_BOX = 16 * (SWAPPED ? 64 : C_LINE);  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
               "boxes must fill the tile");
@@ -209,6 +209,55 @@ __device__ __forceinline__ bool stored_here(int piece, int n) {
   return (piece * (TILE_N / C_LINE) + n / C_LINE) % TILE_BLOCKS == own_part();
 }
 
+#if SWAPPED
+// Write them, with their end, to C, of which `rows` and `columns` exist, or ALL: a warp transposes 16 x 16 at once in
+// a box of its own, where rows of C are so far apart that there are few bank conflicts.
+template <bool ALL>
+__device__ __forceinline__ void store_swapped(Result* to, int rows, int columns, int first_column,
+                                              const Sums& sums, const End& end, float* box) {
+  constexpr int ROW = 20, WIDTH = 4;
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+    int column = first_column + i * 64 + threadIdx.x / 32 % 4 * 16 + lane % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < TILE_N; n += 16) {
+      if (!stored_here(i, n)) continue;
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        int there = j / 4 * 8 + lane % 4 * 2 + j % 2;
+        box[there * ROW + j / 2 % 2 * 8 + lane / 4] = sums.of[i][n / 2 + j];
+      }
+      __syncwarp();
+      int row = n + lane / 2;
+      if (!ALL && row >= rows) continue;
+      alignas(16) Result results[2 * WIDTH];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float4 four = *reinterpret_cast<const float4*>(box + lane / 2 * ROW + lane % 2 * 8 + half * WIDTH);
+        float parts[WIDTH] = {four.x, four.y, four.z, four.w};
+        end.apply<ALL>(parts, row, column + half * WIDTH);
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) results[half * WIDTH + j] = Result(parts[j]);
+      }
+      Result* there = to + row * LDC + column;
+#pragma unroll
+      for (int j = 0; j < 2 * WIDTH; j += C_WIDTH) {
+        using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
+        if (ALL || column + j + C_WIDTH <= columns) {
+          *reinterpret_cast<Type*>(there + j) = *reinterpret_cast<const Type*>(results + j);
+        } else {
+#pragma unroll
+          for (int k = j; k < j + C_WIDTH; ++k) {
+            if (column + k < columns) there[k] = results[k];
+          }
+        }
+      }
+    }
+  }
+}
+#else
 #if !BOXED_C || ROWS_STORED
 // Write a box to C, of which `rows` and `columns` exist, or ALL: neighbouring lanes write
 // neighbouring elements.
@@ -290,6 +339,8 @@ __device__ __forceinline__ void store(
     }
   }
 }
+
+#endif
 
 #if TILE_BLOCKS > 1
 static_assert(STAGES * (A_STAGE + B_STAGE) * sizeof(Element) >= TILE_M * TILE_N * sizeof(float),
@@ -433,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
   Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
                     threadIdx.x / 32 * C_BOXES * C_BOX;
-  int stored = 0;
+  [[maybe_unused]] int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
     Place scaled = place_of(work.tile, rank);
@@ -489,8 +540,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if TILE_BLOCKS > 1
     add_parts(sums, reinterpret_cast<float4*>(a_stages));
 #endif
-    Place place = place_of(work.tile, rank);
-#if ROWS_STORED
+    Place place = place_of_c(place_of(work.tile, rank));
+#if SWAPPED
+    store_swapped<ALL_M && ALL_N>(C + place_in_c(place), place.end - place.row, C_COLUMNS - place.column, m, sums,
+                                  end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE),
+                                  reinterpret_cast<float*>(c_boxes));
+#elif ROWS_STORED
     store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
           stored);
 #elif BOXED_C

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -91,10 +92,14 @@ def copied_row(gemm: Gemm, length: int) -> int:
     return math.ceil(nbytes / unit) * unit // gemm.element_bytes
 
 
-def _straddles(gemm: Gemm) -> float:
-    """Return the share of the operands' lines that lie in two lines of the L2."""
-    steps = (math.gcd(row * gemm.element_bytes, LINE_BYTES) for row in (gemm.lda, gemm.ldb))
-    return sum(1 - step / LINE_BYTES for step in steps) / 2
+@functools.lru_cache(maxsize=32)
+def _straddles(gemm: Gemm) -> tuple[float, float]:
+    """Return the shares of the lines of A and of B that lie in two lines of the L2."""
+    of_a, of_b = (
+        1 - math.gcd(row * gemm.element_bytes, LINE_BYTES) / LINE_BYTES
+        for row in (gemm.lda, gemm.ldb)
+    )
+    return of_a, of_b
 
 
 @functools.lru_cache(maxsize=32)  # thousands of tilings of a product ask for them
@@ -221,10 +226,11 @@ class HopperTiling(Tiling):
             )
         self._check_tile()
         line = self.line
+        rows, columns = self.computed_tile
         if (
             not 1 <= self.cluster_blocks <= MAX_BLOCKS_OF_CLUSTER
-            or self.tile_m % (line * self.cluster_n)
-            or self.tile_n % ((self.columns or line) * self.cluster_m)
+            or rows % (line * self.cluster_n)
+            or columns % ((self.columns or line) * self.cluster_m)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
@@ -252,6 +258,11 @@ class HopperTiling(Tiling):
     @abstractmethod
     def _check_tile(self) -> None:
         """Raise an `InputError` if warpgroups do not fill the tile."""
+
+    @property
+    def computed_tile(self) -> tuple[int, int]:
+        """The rows and columns of a tile as instructions compute it."""
+        return self.tile_m, self.tile_n
 
     @property
     def copies_operands(self) -> bool:
@@ -408,19 +419,19 @@ class HopperTiling(Tiling):
         """Return the shared memory of a block with its barriers, which the kernel declares."""
         return self.dynamic_bytes(gemm) + self.barrier_bytes * self.stages
 
-    def copied_rows(self, gemm: Gemm) -> int:
-        """Return the rows of A that a block copies at a time, see ``hopper.cu``.
+    def copied_lines(self, gemm: Gemm) -> tuple[int, int]:
+        """Return the rows of A and columns of B that a block copies at a time, see ``hopper.cu``.
 
         If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
         """
         lines = _LINES_OF_PATTERN * self.cluster_n
         few = self.tile_m > gemm.M and gemm.element_bytes <= 2 and not gemm.a_transposed
-        return (math.ceil(gemm.M / lines) * lines if few else self.tile_m) // self.cluster_n
+        rows = math.ceil(gemm.M / lines) * lines if few else self.tile_m
+        return rows // self.cluster_n, self.tile_n // self.cluster_m
 
     def loaded_bytes(self, gemm: Gemm) -> int:
         """Return the bytes that a block copies for a step; the others of its cluster copy more."""
-        lines = self.copied_rows(gemm) + self.tile_n // self.cluster_m
-        return gemm.element_bytes * self.tile_k * lines
+        return gemm.element_bytes * self.tile_k * sum(self.copied_lines(gemm))
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         costs = costs or costs_of(self.family)
@@ -433,7 +444,8 @@ class HopperTiling(Tiling):
         adding = of_parts / costs.parts_bytes_per_cycle
         adding += costs.dividing_cycles * (self.parts > 1)
         loaded = self.loaded_bytes(gemm)
-        slower = costs.straddling_share * _straddles(gemm)
+        lines, straddles = self.copied_lines(gemm), _straddles(gemm)
+        slower = sum(map(operator.mul, lines, straddles)) / sum(lines) * costs.straddling_share
         slower += (costs.divided_share - 1) * (self.parts > 1)
         energy = costs.energy_shares.get(gemm.mode, 0.0) * self.peak_cycles(gemm)
         step = BlockStep(
@@ -479,9 +491,10 @@ class HopperTiling(Tiling):
         if self.copies_operands:
             return ()
         maps: list[TensorMap] = []
+        of_a, of_b = self.copied_lines(gemm)
         for name, rows, distance, along_k, height in (
-            ("A", gemm.M, gemm.lda, not gemm.a_transposed, self.copied_rows(gemm)),
-            ("B", gemm.N, gemm.ldb, gemm.b_transposed, self.tile_n // self.cluster_m),
+            ("A", gemm.M, gemm.lda, not gemm.a_transposed, of_a),
+            ("B", gemm.N, gemm.ldb, gemm.b_transposed, of_b),
         ):
             dims = (gemm.K, rows) if along_k else (rows, gemm.K)
             lines = height if along_k else self.tile_k

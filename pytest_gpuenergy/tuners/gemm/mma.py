@@ -13,7 +13,6 @@ from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import (
     MAX_BLOCKS_OF_CLUSTER,
-    WIDEST_BYTES,
     Tiling,
     copied_kernel,
     copy_width,
@@ -46,9 +45,6 @@ _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
 _LATEST_PRODUCTS_PER_CYCLE = 1024
-_SHIFTED_BYTES, _WIDEST_WIDTH = 4, 4
-"""The size of the elements that may begin anywhere in shared memory, since ``ldmatrix`` reads the
-others, and how many are copied at once."""
 _LEAST_ASYNCHRONOUS_BYTES = 4
 """The least that an asynchronous copy copies (PTX ISA, ``cp.async``)."""
 MIN_SPLIT_K = 32
@@ -63,11 +59,6 @@ _CUT_OFF = 0.4
 the rate of others."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
-
-
-def _shifted(gemm: Gemm, width: int) -> bool:
-    """Return whether rows are shifted in shared memory, of which ``width`` elements are aligned."""
-    return gemm.element_bytes == _SHIFTED_BYTES and width * gemm.element_bytes < WIDEST_BYTES
 
 
 def products_per_cycle(mode: Mode, card: CardResources) -> float:
@@ -199,18 +190,11 @@ class MmaParameters(Tiling):
         products = self.tile_m * self.tile_n * self.tile_k
         multiplying = costs.product_share * products / products_per_cycle(gemm.mode, card)
         widths = copy_width_of_a(gemm), copy_width(gemm, gemm.ldb)
-        instructions = 0.0
-        for tile, width, across in (
-            (self.tile_m, widths[0], gemm.a_transposed),
-            (self.tile_n, widths[1], not gemm.b_transposed),
-        ):
-            asynchronous = gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES
-            pieces = tile / width
-            if _shifted(gemm, width):  # one piece more of each row
-                pieces = tile / _WIDEST_WIDTH + tile / (tile if across else self.tile_k)
-            instructions += pieces * (
-                costs.copy_instructions if asynchronous else costs.kept_instructions
-            )
+        instructions = sum(
+            tile / width * (costs.copy_instructions if asynchronous else costs.kept_instructions)
+            for tile, width in ((self.tile_m, widths[0]), (self.tile_n, widths[1]))
+            for asynchronous in [gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES]
+        )
         warps = self.threads // WARP_LANES // self.slices  # that compute with all of K
         cut_off = _CUT_OFF if gemm.mode == "3xtf32" and gemm.K >= MIN_SPLIT_K else 1.0
         split = costs.split_share * cut_off * _SPLITTING.get(gemm.mode, 0.0) * warps
@@ -248,8 +232,6 @@ class MmaParameters(Tiling):
             "ROUNDED": gemm.mode == "tf32" or gemm.K < MIN_SPLIT_K,
             "SLICES": self.slices,
             "ASYNCHRONOUS": True,
-            "A_SHIFTED": _shifted(gemm, copy_width_of_a(gemm)),
-            "B_SHIFTED": _shifted(gemm, copy_width(gemm, gemm.ldb)),
         }
         self.check_parts(gemm)
         before = ["hopper/barriers"] * (self.split > 1)

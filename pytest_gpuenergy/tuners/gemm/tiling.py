@@ -40,7 +40,7 @@ TENSOR_TRAITS = (
     *("tile_m", "tile_n", "step_bytes", "stages", "threads", "element_bytes", "split_elements"),
     *("resident", "waves", "last_share", "blocks_share", "steps", "tiles_of_block", "divided"),
     *("loaded_of_product", "loading_bytes", "filled", "rows", "columns", "depth", "operand_bytes"),
-    *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles"),
+    *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles", "swapped"),
 )
 """The names of `Tiling.traits` of kernels on tensor cores, in this order."""
 MAX_BLOCKS_OF_CLUSTER = 8
@@ -221,7 +221,7 @@ class Tiling(TemplateParameters[Gemm]):
         sums = self.tile_m * self.tile_n
         loaded = gemm.element_bytes * self.tile_k * (self.tile_m + self.tile_n)
         in_tiles = tiles * math.prod(self.cluster) * sums
-        unaligned = [row * gemm.element_bytes % WIDEST_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
+        unaligned = [row * gemm.element_bytes % _WIDEST_BYTES > 0 for row in (gemm.lda, gemm.ldb)]
         operands = gemm.element_bytes * gemm.K * (gemm.M + gemm.products * gemm.N)
         return (
             *(self.template == template for template in _TENSOR_TEMPLATES),
@@ -233,6 +233,7 @@ class Tiling(TemplateParameters[Gemm]):
             *(loaded / (sums * self.tile_k), min(blocks, at_once) * self.stages * loaded),
             *(gemm.B * gemm.M * gemm.N / in_tiles, gemm.most_rows, gemm.N, gemm.K, operands),
             *(gemm.a_transposed, gemm.b_transposed, *unaligned, math.log2(cycles)),
+            numbers.get("swapped", 0),
         )
 
     def constants(self, gemm: Gemm) -> dict[str, Constant]:
@@ -255,6 +256,7 @@ class Tiling(TemplateParameters[Gemm]):
             "N": gemm.N,
             "K": gemm.K,
             "LDC": gemm.ldc,
+            "SWAPPED": False,
             "A_TRANSPOSED": gemm.a_transposed,
             "B_TRANSPOSED": gemm.b_transposed,
             "TILE_M": self.tile_m,
@@ -281,7 +283,7 @@ _SUM_THREADS = 256
 """The threads of a block that adds parts."""
 _SUMS_OF_THREAD = 4
 """The sums of each of its threads."""
-WIDEST_BYTES = 16
+_WIDEST_BYTES = 16
 """The widest copy to shared memory."""
 _CPP_TYPES = {
     "float32": "float",
@@ -306,8 +308,6 @@ def copied_kernel(
         "LDB": gemm.ldb,
         "A_WIDTH": copy_width_of_a(gemm),
         "B_WIDTH": copy_width(gemm, gemm.ldb),
-        "A_SHIFTED": False,
-        "B_SHIFTED": False,
         "A_WHOLE": False,
         "B_WHOLE": False,
     }
@@ -349,7 +349,8 @@ def tiled_kernel(
     ends = tuple(one.name for one in gemm.inputs if one.name not in "AB")
     result = maps.get("C", "C")
     results = (result, *["C"] * bool(constants.get("ROWS_STORED")))
-    names = (*(maps.get(name, name) for name in "AB"), *ends, *results, *["parts"] * shares)
+    operands = "BA" if constants.get("SWAPPED") else "AB"
+    names = (*(maps.get(name, name) for name in operands), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
     launches = [Launch("gemm", grid, block, names, shared_bytes)]
@@ -411,7 +412,7 @@ def with_copies(
 
 def copy_width(gemm: Gemm, distance: int) -> int:
     """Return how many elements can be copied at once if rows are ``distance`` elements apart."""
-    widest = WIDEST_BYTES // gemm.element_bytes
+    widest = _WIDEST_BYTES // gemm.element_bytes
     return math.gcd(widest, distance)
 
 

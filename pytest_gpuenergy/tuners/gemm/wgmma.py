@@ -35,6 +35,12 @@ _WIDEST = 256
 """The most columns of one instruction."""
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 96, 128, 160, 192, 224, 256)
+_TILES_SWAPPED = (96, 160, 224)
+"""The rows of tiles of C's transpose that are tried besides those that divide a product evenly."""
+_EVEN = 5
+"""How many numbers of tiles are tried that divide the rows of a product evenly."""
+_LEAST_ROWS = 16
+"""The rows of such tiles are a multiple of these, as a warp transposes so many sums at once."""
 _C_BOX_ROWS = 16
 """The rows of a box in which C is stored."""
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
@@ -64,24 +70,29 @@ class WgmmaParameters(HopperTiling):
     Attributes:
         turned: whether operands whose rows do not lie along K are transposed by a launch before
             that of the product: instructions in TF32 take no others.
+        swapped: whether the transpose of C is computed. Then each consumer computes an equal part
+            of the tile's columns, and a tile may have any multiple of 16 rows.
     """
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
     columns: ClassVar[int] = 16
-    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0}
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0, "swapped": 0}
     splits: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
     turned: bool = False
+    swapped: bool = False
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
+        rows, columns = self.computed_tile
         whole = (
-            not self.tile_m % (WARPGROUP_ROWS * self.consumers)
-            and self.tile_m <= _WIDEST
-            and not self.tile_n % _LEAST_LINE
-            and self.tile_n <= _WIDEST
+            not rows % (WARPGROUP_ROWS * self.consumers)
+            and rows <= _WIDEST
+            and not columns % (_LEAST_ROWS if self.swapped else _LEAST_LINE)
+            and columns <= _WIDEST
+            and not (self.swapped and (self.cluster != (1, 1) or self.turned))
             and not self.tile_k % _LEAST_LINE
             and self.tile_k <= _WIDEST
         )
@@ -89,8 +100,14 @@ class WgmmaParameters(HopperTiling):
             raise InputError(
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
                 f"{self.consumers} warpgroups in pieces of 64 x {_LEAST_LINE} x {_LEAST_LINE}, "
-                "up to 256 in each direction."
+                "up to 256 in each direction; with swapped=1, in pieces of 16 x 64, and without "
+                "clusters or turned=1."
             )
+
+    @property
+    def computed_tile(self) -> tuple[int, int]:
+        tile = (self.tile_m, self.tile_n)
+        return (tile[1], tile[0]) if self.swapped else tile
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
@@ -110,10 +127,21 @@ class WgmmaParameters(HopperTiling):
             if (along_m, along_n) == (1, 1):
                 for split in cls.splits_tried(gemm, tile_m, tile_n):
                     yield {**tile, "turned": turned, "split": split}
+        if gemm.a_transposed or gemm.groups or gemm.mode == "tf32" or gemm.scaling == "block":
+            return
+        rows = gemm.M
+        counts = range(-(-rows // _WIDEST), -(-rows // _WIDEST) + _EVEN)
+        even = (-(-rows // (count * _LEAST_ROWS)) * _LEAST_ROWS for count in counts)
+        for tile_m, tile_n, consumers in itertools.product(
+            sorted({*_TILES_SWAPPED, *even}), _TILES_M, (1, 2, 3)
+        ):
+            tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
+            for split in (1, *cls.splits_tried(gemm, tile_m, tile_n)):
+                yield {**tile, "swapped": True, "split": split}
 
     @property
     def instruction_sums(self) -> int:
-        return self.tile_n // 2
+        return self.computed_tile[1] // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
         del gemm  # the same for all
@@ -135,19 +163,27 @@ class WgmmaParameters(HopperTiling):
 
         Each instruction reads 64 rows of A and all columns of B from shared memory.
         """
-        rows = self.tile_m // WARPGROUP_ROWS
-        loaded = gemm.element_bytes * self.tile_k * (self.tile_m + rows * self.tile_n)
+        rows, columns = self.computed_tile
+        loaded = gemm.element_bytes * self.tile_k * (rows + rows // WARPGROUP_ROWS * columns)
         served = costs.served_share * loaded / SHARED_BYTES_PER_CYCLE
         return max(costs.product_share * self.peak_cycles(gemm), served)
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether a tile's columns are whole lines of C, and of B if it lies along N."""
+        if self.swapped:
+            return not gemm.a_transposed or self.tile_m % _LINE == 0
         of_b = (
             1
             if gemm.b_transposed or self.turned
             else LINE_BYTES // gemm.element_bytes * self.cluster_m
         )
         return self.tile_n % math.lcm(_LEAST_LINE, of_b) == 0
+
+    def copied_lines(self, gemm: Gemm) -> tuple[int, int]:
+        if not self.swapped:
+            return super().copied_lines(gemm)
+        few = self.tile_n > gemm.N and gemm.element_bytes <= 2 and gemm.b_transposed
+        return self.tile_m, math.ceil(gemm.N / 8) * 8 if few else self.tile_n
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         return turned_copies(gemm) if self.turned else super().copies(gemm)
@@ -170,22 +206,42 @@ class WgmmaParameters(HopperTiling):
                 f"M: its boxes have lines of {LINE_BYTES} bytes."
             )
         kind, stored_bytes = KINDS[gemm.mode], stored_as(gemm.output_type).itemsize
-        shape = f"m64n{self.tile_n}k{DEPTH_BYTES // gemm.element_bytes}.f32.{kind}.{kind}"
-        along = f", {int(gemm.a_transposed)}, {int(not gemm.b_transposed)}"
+        shape = f"m64n{self.computed_tile[1]}k{DEPTH_BYTES // gemm.element_bytes}.f32.{kind}.{kind}"
+        across = gemm.a_transposed, not gemm.b_transposed
+        along = ", ".join(("", *(str(int(one)) for one in across[:: -1 if self.swapped else 1])))
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
+            **(self._swapped_constants(gemm) if self.swapped else {}),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "ALONG": f'"{along}"' if gemm.element_bytes == 2 else '""',
             "HALVES": stored_bytes == 2,
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": _boxed(gemm),
+            "BOXED_C": _boxed(gemm) and not self.swapped,
             "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
             "PROMOTED": False,
             "DOUBLED": False,
+        }
+
+    def _swapped_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return what is another thing in the product of the transposes."""
+        if gemm.groups or gemm.scaling == "block":
+            raise InputError(
+                f"The template {self.template} computes no transpose of C for groups or scales of "
+                "blocks."
+            )
+        return {
+            "SWAPPED": True,
+            "M": gemm.N,
+            "N": gemm.M,
+            "ALL_M": gemm.N % self.tile_n == 0,
+            "A_TRANSPOSED": not gemm.b_transposed,
+            "B_TRANSPOSED": not gemm.a_transposed,
+            "TILE_M": self.tile_n,
+            "TILE_N": self.tile_m,
         }
 
     def _rows_stored(self, gemm: Gemm) -> bool:
@@ -195,7 +251,7 @@ class WgmmaParameters(HopperTiling):
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not _boxed(gemm):
+        if not _boxed(gemm) or self.swapped:
             return operands
         in_halves = stored_as(gemm.output_type).itemsize == 2 and self.tile_n % _LINE
         box = (gemm.ldc, _C_BOX_ROWS, 64 if in_halves else LINE_BYTES)
