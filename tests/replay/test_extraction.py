@@ -213,6 +213,47 @@ def test_a_number_that_json_does_not_have_costs_only_itself(tmp_path, word):
     assert (found[-1].name, found[-1].args) == ('aten::"nan, inf', {"note": None})
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"name": None},
+        {"ts": None},
+        {"ph": 5},
+        {"pid": []},
+        {"args": "none"},
+        {"cat": ["kernel"]},
+    ],
+)
+def test_an_event_that_cannot_be_read_costs_only_itself(tmp_path, strange):
+    found = extracted(tmp_path, [*layer(), operator("aten::add", 90.0, 1.0) | strange])
+    assert len(found.launches) == 1
+    assert found.notes == ["1 event that cannot be read is left out: profile again"]
+
+
+def test_a_name_that_is_not_utf8_keeps_the_rest_of_itself(tmp_path):
+    path = write(tmp_path / "trace.json", [*layer(), operator("aten::NAME", 90.0, 1.0)])
+    path.write_bytes(path.read_bytes().replace(b"NAME", b"caf\xe9"))
+    assert read_trace(path)[-1].name == "aten::caf\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_trace_without_an_event_that_can_be_read_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"traceEvents\[0\].name is null instead of a string"):
+        extracted(tmp_path, [operator("aten::add", 0.0, 9.0) | {"name": None}])
+
+
+@pytest.mark.parametrize("since_us", [0, 1_700_000_000_000_000])
+def test_times_in_strings_as_rocprof_writes_them_are_numbers(tmp_path, since_us):
+    as_text = [
+        event | {"ts": f"{since_us + int(event['ts'])}.123", "dur": str(event["dur"])}
+        for event in layer()
+    ]
+    found = read_trace(write(tmp_path / "trace.json", as_text))
+    assert [event.ts - found[0].ts for event in found] == [
+        pytest.approx(event["ts"], abs=1e-9) for event in layer()
+    ]
+    assert [event.dur for event in found] == [event["dur"] for event in layer()]
+
+
 def test_a_clock_that_counts_from_1970_keeps_its_digits(tmp_path):
     path = write(tmp_path / "trace.json", layer())
     text = path.read_text()

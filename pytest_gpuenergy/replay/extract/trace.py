@@ -8,6 +8,7 @@ import shutil
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -126,7 +127,7 @@ class _Moment(Struct, gc=False):
     ts: Decimal = Decimal(0)
 
 
-_Kind = TypeVar("_Kind", Event, _Moment)
+_Kind = TypeVar("_Kind", Event, _Moment, msgspec.Raw)
 
 
 class _TraceDocument(Struct, Generic[_Kind]):
@@ -136,9 +137,10 @@ class _TraceDocument(Struct, Generic[_Kind]):
 def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     """Read the events that have a duration, in the order of their begin, longest first.
 
-    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null. Where the clock
-    counts from 1970, whose microseconds a float knows to 0.25 only, times are relative to the whole
-    microsecond of the first event.
+    Numbers that JSON does not have, such as ``inf`` and ``NaN``, are read as null, numbers in
+    strings, as rocprof writes times, as numbers, and bytes that are not UTF-8 as question marks. An
+    event that still does not fit is left out. Where the clock counts from 1970, whose microseconds
+    a float knows to 0.25 only, times are relative to the whole microsecond of the first event.
 
     Args:
         path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
@@ -153,15 +155,13 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     is_bare = content[:64].lstrip().startswith(b"[")
     if is_bare and (events_alone := content.rstrip()).endswith((b"},", b"}")):
         content = events_alone.removesuffix(b",") + b"]"
+    unread = 0
     try:
         try:
             events = _decoded(content, list[Event], _TraceDocument[Event])
         except FormError:
-            whole = with_nulls(content)
-            if whole == content:
-                raise
-            content = whole
-            events = _decoded(content, list[Event], _TraceDocument[Event])
+            text = content.decode(errors="replace")
+            events, content, unread = _readable(with_nulls(text.encode()))
     except FormError as error:
         raise InputError(
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
@@ -169,13 +169,9 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
         ) from None
     complete = [event for event in events if event.ph == "X"]
     lasting = [event for event in complete if event.dur >= 0]
-    if notes is not None and (left_out := len(complete) - len(lasting)):
-        what = (
-            "event with a negative duration is"
-            if left_out == 1
-            else "events with a negative duration are"
-        )
-        notes.append(f"{left_out} {what} left out: profile again")
+    if notes is not None:
+        notes += _left_out(unread, "that cannot be read")
+        notes += _left_out(len(complete) - len(lasting), "with a negative duration")
     for event in lasting:
         if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
             raise InputError(
@@ -207,6 +203,28 @@ def _decoded(
     if content[:64].lstrip().startswith(b"["):
         return decode(content, bare, "the trace")
     return decode(content, document, "the trace").events
+
+
+def _readable(content: bytes) -> tuple[list[Event], bytes, int]:
+    """Return the events that can be read, the JSON of these, and the number of all others."""
+    written = _decoded(content, list[msgspec.Raw], _TraceDocument[msgspec.Raw])
+    events: list[Event] = []
+    kept = []
+    for one in written:
+        with suppress(msgspec.MsgspecError):
+            events.append(msgspec.json.decode(one, type=Event, strict=False))
+            kept.append(bytes(one))
+    if written and not events:
+        _decoded(content, list[Event], _TraceDocument[Event])  # says what is wrong
+    return events, b"[%b]" % b",".join(kept), len(written) - len(events)
+
+
+def _left_out(count: int, what: str) -> list[str]:
+    """Return a sentence about events that are left out, if there are any."""
+    if not count:
+        return []
+    events = "event" if count == 1 else "events"
+    return [f"{count} {events} {what} {'is' if count == 1 else 'are'} left out: profile again"]
 
 
 def write_trace(profiler: Any, path: Path) -> None:
