@@ -22,10 +22,10 @@ constexpr int COUNT = STEP_K / 8;
 constexpr int CHUNK = (COUNT + (COUNT + 3) / 4 - 1) / ((COUNT + 3) / 4);  // of up to four, evenly
 constexpr int FULL_ARRIVALS = WARPS;
 
-// Of the weights, four products of all channels of a tile follow each other, then their smaller parts if they are split,
-// and then 16 bytes, with which products of a channel are in different banks.
-constexpr int REST_DISTANCE = TILE_C * 4, FOURS = (1 + SPLIT) * REST_DISTANCE + 4;
-constexpr int P_STAGE = (CHANNELS * PITCH + 3) / 4 * 4, WEIGHTS_STAGE = STEP_K / 4 * FOURS;
+// Of the weights, four products of all channels of a tile follow each other, and then 16 bytes, with which
+// products of a channel are in different banks.
+constexpr int FOURS = TILE_C * 4 + 4;
+constexpr int P_STAGE = (CHANNELS * PITCH + 3) / 4 * 4, C_STAGE = STEP_K / 4 * FOURS;
 static_assert(CHANNELS % 8 == 0 && (STEP_ROWS == KH || STEP_ROWS == 1), "whole instructions");
 
 __device__ __forceinline__ unsigned long long described_weights(const Element* weights, int number) {
@@ -157,6 +157,7 @@ __device__ __forceinline__ void copy_step(const Stage& stage, const Element* dat
 
 __device__ __forceinline__ void write_rest_of_weights(const Stage& stage, int thread) {
 #if SPLIT
-  write_rest<STEP_K / 4, REST_DISTANCE, FOURS, 32 * WARPS>(stage.rest_of_weights, stage.weights, thread);
+  write_rest<STEP_K / 4, TILE_C * 4, FOURS, 32 * WARPS>(stage.rest_of_weights, stage.weights,
+                                                        thread);
 #endif
 }

@@ -68,7 +68,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
                        any ? tile.group * GROUP_IN + first : CI, at, tap % KW * X_DILATION,
                        tap / KW * DILATION, full[ring.stage]);
           if (!weights) continue;
-          copy_weights(stage.weights + i * WEIGHTS_BOX, weight, any ? first : GROUP_IN, tap,
+          copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,
                        tile.group * GROUP_OUT + tile.channel, full[ring.stage]);
         }
         ring.advance();
@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
         wait(full[ring.stage], ring.parity);
         Stage stage = stage_at(stages, ring.stage);
         if (has_new_weights(begun++)) {
-          write_rest<BOXES, REST_DISTANCE, WEIGHTS_BOX, PREPARERS>(stage.rest_of_weights, stage.weights, thread - 32);
+          write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights, thread - 32);
           written_for_async();
         }
         arrive_as_warp(ready[ring.stage]);

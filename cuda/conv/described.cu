@@ -1,9 +1,5 @@
 // How instructions for Hopper find operands in lines: after lines.cu.
 
-// The weights of a box are followed by their smaller parts, if they are split.
-constexpr int WEIGHTS_BOX = (1 + SPLIT) * TILE_C * LINE, WEIGHTS_STAGE = BOXES * WEIGHTS_BOX;
-constexpr int REST_DISTANCE = TILE_C * LINE;
-
 // A matrix in lines, as an instruction of this number in its step expects it.
 __device__ __forceinline__ unsigned long long described_lines(const Element* boxes, int lines,
                                                               int number) {
@@ -13,7 +9,7 @@ __device__ __forceinline__ unsigned long long described_lines(const Element* box
 }
 
 __device__ __forceinline__ unsigned long long described_weights(const Element* weights, int number) {
-  return described_lines(weights, WEIGHTS_BOX / LINE, number);
+  return described_lines(weights, TILE_C, number);
 }
 
 __device__ __forceinline__ unsigned long long described_pixels(const Element* pixels, int number) {

@@ -13,11 +13,11 @@
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
 //   READ_AHEAD         whether elements of windows are read to registers before the products of those before have ended
 //   LAST_USED          instructions that multiply what the last of a pixel's lines has, or 0 if it is filled
-//   DIRECT             whether instructions take both operands from shared memory
-//   PIXELS_OPERANDS    their first operand in C++, which consists of elements of windows
-//   PRODUCT            the instruction for TILE_C channels, in PTX, and SUMS_OPERANDS: its TILE_C / 2 sums in C++
-//   WIDE               whether weights and their smaller parts are multiplied at once, by WIDE_PRODUCT with TILE_C sums,
-//                      WIDE_OPERANDS: of few channels, two instructions take less time than three
+//   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
+//   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
+//   DIRECT             whether it takes both operands from shared memory
+//   PIXELS_OPERANDS    its first operand in C++, which consists of elements of windows
+//   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands; LAST_OPERANDS: what follows them
 //
 // Pixels are the rows of a product whose columns are channels. The instruction takes weights from shared
 // memory. It takes elements of windows from there, too, unless they are split or, in TF32, have another
@@ -28,14 +28,14 @@
 // Tensor cores cut off what exceeds their precision. In 3xtf32, they add a few products only, and these
 // sums are added in float32.
 
-constexpr int STAGE = P_STAGE + WEIGHTS_STAGE;
+constexpr int STAGE = P_STAGE + (1 + SPLIT) * C_STAGE;
 constexpr bool PREPARED = BOXED && SPLIT;
 static_assert(TILE_P == 64 * CONSUMERS && THREADS == 128 * (CONSUMERS + 1), "64 pixels a warpgroup");
 static_assert(SPLITS <= STEPS && (SPLITS == 1 || BLOCKS == TILES), "each block has a step of a tile");
 
 __device__ __forceinline__ Stage stage_at(Element* stages, int number) {
   Element* pixels = stages + number * STAGE;
-  return {pixels, pixels + P_STAGE, pixels + P_STAGE + REST_DISTANCE};
+  return {pixels, pixels + P_STAGE, pixels + P_STAGE + C_STAGE};
 }
 
 // A thread's sums: in each eight channels, two neighbouring ones of two pixels.
@@ -70,16 +70,16 @@ using Pixels = Rows;
 // Begin to add a product, or to set the sums to it.
 __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pixels& pixels,
                                              unsigned long long weights, int add) {
-  asm volatile(PRODUCT : SUMS_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
+      MULTIPLY_ADD " {" SUMS_PLACES "}, " FIRST_PLACES ", " SECOND_PLACE ", add, 1, 1" LAST_OPERANDS
+      ";\n"
+      "}"
+      : SUMS_OPERANDS
+      : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
-
-#if WIDE
-// The same with the weights, and with their smaller parts.
-__device__ __forceinline__ void multiply_add(float (&sums)[TILE_C], const Pixels& pixels, unsigned long long weights,
-                                             int add) {
-  asm volatile(WIDE_PRODUCT : WIDE_OPERANDS : PIXELS_OPERANDS, "l"(weights), "r"(add));
-}
-#endif
 
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
@@ -143,20 +143,12 @@ __device__ __forceinline__ void multiply(Sums& sums, const Part& part, const Sta
                                          const Meanwhile& meanwhile) {
 #if SPLIT
   // Smaller parts come first. Those of windows are found while those of weights are multiplied.
-#if WIDE
-  float both[TILE_C], products[TILE_C / 2];
-#else
   float products[TILE_C / 2];
-#endif
   begin_products();
 #pragma unroll
   for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
-#if WIDE
-    multiply_add(both, part.rows[i], described_weights(stage.weights, first + i), i > 0);
-#else
     multiply_add(products, part.rows[i], described_weights(stage.rest_of_weights, first + i), i > 0);
-#endif
   }
   commit_products();
   Rows rest[USED];
@@ -166,27 +158,22 @@ __device__ __forceinline__ void multiply(Sums& sums, const Part& part, const Sta
   float (&products)[TILE_C / 2] = sums.of;
 #endif
   begin_products();
+#if SPLIT
 #pragma unroll
   for (int i = 0; i < USED; ++i) {
     if (first + i >= COUNT) continue;
-#if SPLIT
-    if (SHORT_SUMS) multiply_add(products, rest[i], described_weights(stage.rest_of_weights, first + i), !WIDE || i > 0);
-    multiply_add(products, rest[i], described_weights(stage.weights, first + i), !WIDE || SHORT_SUMS || i > 0);
-#endif
+    if (SHORT_SUMS) multiply_add(products, rest[i], described_weights(stage.rest_of_weights, first + i), 1);
+    multiply_add(products, rest[i], described_weights(stage.weights, first + i), 1);
   }
+#endif
 #pragma unroll
   for (int i = 0; i < USED; ++i) {
-    if (WIDE || first + i >= COUNT) continue;
+    if (first + i >= COUNT) continue;
     multiply_add(products, part.rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
   }
   commit_products();
   meanwhile();
   finish<0>(products);
-#if WIDE
-  finish<0>(both);
-#pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) products[j] = both[j] + (both[TILE_C / 2 + j] + products[j]);
-#endif
 #if SPLIT
 #pragma unroll
   for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += products[j];
@@ -256,25 +243,17 @@ __device__ __forceinline__ void meet_warpgroup() {
   asm volatile("bar.sync %0, 128;" :: "r"(3 + own_warpgroup()) : "memory");
 }
 
-// Where the pixels of a warpgroup are in the output, in the first channel of a tile: how many of them exist, and how many
-// are in the image of the first one. An image has as many or more.
-struct Planes {
-  Element* of;
-  int exist, in_image;
-};
-
-__device__ __forceinline__ Planes planes_at(Element* output, const Tile& tile) {
-  int pixel = tile.pixel + 64 * own_warpgroup(), left = ALL_P ? 64 : min(64, tile.end - pixel);
-  return {outputs_at(output, tile, 64 * own_warpgroup(), 0).of[0], left, PLANE - pixel % PLANE};
+// Where a thread stores two pixels of its warpgroup, in the first channel of a tile, and whether they exist.
+__device__ __forceinline__ Outputs planes_at(Element* output, const Tile& tile) {
+  int first = 64 * own_warpgroup() + threadIdx.x % 32;
+  return outputs_at(output, tile, first, first + 32);
 }
 
-// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. A warp stores
-// what begins with a sector: parts of sectors take as long as whole ones. `collected`: PLANES_LENGTH elements of shared
-// memory that only this warpgroup uses.
+// Store a warpgroup's sums of so many times eight channels, at most four, from `channel` of the tile on. `collected`:
+// PLANES_LENGTH elements of shared memory that only this warpgroup uses.
 template <int EIGHTS>
-__device__ __forceinline__ void store_planes(Element* collected, const Planes& planes, const Tile& tile,
+__device__ __forceinline__ void store_planes(Element* collected, const Outputs& outputs, const Tile& tile,
                                              int channel, const Element* bias, const float* sums) {
-  constexpr int SECTOR = 32 / sizeof(Element), STORES = PLANE % SECTOR == 0 ? 2 : 3;
   int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, own = lane % 4 * 2;
   int left = GROUP_OUT - tile.channel - channel;  // channels that exist
   if (WITH_BIAS) bias += tile.group * GROUP_OUT + tile.channel + channel;
@@ -292,13 +271,11 @@ __device__ __forceinline__ void store_planes(Element* collected, const Planes& p
   for (int first = 0; first < 8 * EIGHTS; first += 4) {
     int plane = first + warp;
     if (!ALL_C && plane >= left) continue;
-    Element* to = planes.of + (channel + plane) * PLANE;
-    int before = STORES == 2 ? 0 : reinterpret_cast<unsigned long long>(to) / sizeof(Element) % SECTOR;
 #pragma unroll
-    for (int i = 0; i < STORES; ++i) {
-      int pixel = lane + 32 * i - before;
-      if (pixel < 0 || pixel >= planes.exist) continue;
-      to[pixel + (pixel < planes.in_image ? 0 : (CO - 1) * PLANE)] = collected[plane * PLANE_ROW + pixel];
+    for (int i = 0; i < 2; ++i) {
+      if (outputs.exist[i]) {
+        outputs.of[i][(channel + plane) * PLANE] = collected[plane * PLANE_ROW + lane + 32 * i];
+      }
     }
   }
   meet_warpgroup();  // it has read what the next sums overwrite
@@ -323,7 +300,7 @@ __device__ __forceinline__ void store_all(Element* output, const Tile& tile, con
     return;
   }
 #if IN_PLANES
-  Planes planes = planes_at(output, tile);
+  Outputs planes = planes_at(output, tile);
   collected += own_warpgroup() * PLANES_LENGTH;
 #pragma unroll
   for (int j = 0; j < TILE_C / 32; ++j) {

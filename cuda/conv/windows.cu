@@ -81,17 +81,34 @@ __device__ __forceinline__ float rest_of(float x) {
   return SHORT_SUMS ? __uint_as_float(__float_as_uint(rest) + 0x1000) : rest;
 }
 
-// Write the smaller parts of RUNS runs of elements, of which LENGTH follow each other, by
-// THREADS_OF_ALL threads.
+// Where a piece of four elements is, in pieces: LENGTH elements follow each other, then others after DISTANCE.
+template <int LENGTH, int DISTANCE>
+__device__ __forceinline__ int place_of_piece(int piece) {
+  return piece / (LENGTH / 4) * (DISTANCE / 4) + piece % (LENGTH / 4);
+}
+
+// Write the smaller parts of RUNS runs of elements, of which LENGTH follow each other, by THREADS_OF_ALL threads. Each
+// reads several pieces before it writes one: the compiler would not read after a write, which may be to the same place.
 template <int RUNS, int LENGTH, int DISTANCE, int THREADS_OF_ALL>
 __device__ __forceinline__ void write_rest(float* rest, const float* elements, int thread) {
-  constexpr int PIECES = LENGTH / 4;
-#pragma unroll 4
-  for (int i = thread; i < RUNS * PIECES; i += THREADS_OF_ALL) {
-    int place = i / PIECES * DISTANCE + i % PIECES * 4;
-    float4 four = *reinterpret_cast<const float4*>(elements + place);
-    *reinterpret_cast<float4*>(rest + place) = {rest_of(four.x), rest_of(four.y), rest_of(four.z),
-                                                rest_of(four.w)};
+  constexpr int PIECES = RUNS * LENGTH / 4, AT_ONCE = 8;
+#pragma unroll
+  for (int begin = 0; begin < PIECES; begin += AT_ONCE * THREADS_OF_ALL) {
+    float4 fours[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      int piece = begin + i * THREADS_OF_ALL + thread;
+      if (piece < PIECES) fours[i] = reinterpret_cast<const float4*>(elements)[place_of_piece<LENGTH, DISTANCE>(piece)];
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      int piece = begin + i * THREADS_OF_ALL + thread;
+      float4 four = fours[i];
+      if (piece < PIECES) {
+        reinterpret_cast<float4*>(rest)[place_of_piece<LENGTH, DISTANCE>(piece)] = {rest_of(four.x), rest_of(four.y),
+                                                                                  rest_of(four.z), rest_of(four.w)};
+      }
+    }
   }
 }
 

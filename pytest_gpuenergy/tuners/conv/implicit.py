@@ -83,8 +83,6 @@ _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _READ_AHEAD_REGISTERS = 16
 """The registers of a consumer's thread for operands of the next step."""
-_WIDE_CHANNELS = 64
-"""The most channels of a tile of which weights and their smaller parts are multiplied at once."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
 """The part of all blocks with which it is worth trying that weights stay."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
@@ -376,12 +374,6 @@ class ImplicitParameters(WindowParameters):
         operands = 0 if self._is_direct(conv) else 16 * (1 + split)
         return self.tile_c // 2 * (1 + split) + operands + _OTHER_REGISTERS
 
-    def _is_wide(self, conv: Conv2d) -> bool:
-        """Return whether one instruction multiplies weights and their smaller parts."""
-        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
-        needed = self.consumer_registers(conv) + self.tile_c
-        return conv.mode == "3xtf32" and self.tile_c <= _WIDE_CHANNELS and needed <= most
-
     def registers(self, conv: Conv2d) -> int:
         """Return the registers of a thread at launch; too many if consumers need more.
 
@@ -414,8 +406,7 @@ class ImplicitParameters(WindowParameters):
     def _in_planes(self, conv: Conv2d) -> bool:
         """Return whether warpgroups collect what they store in shared memory, plane by plane."""
         short = conv.shape.reduction_length <= _SHORT_SUM
-        large = conv.shape.OH * conv.shape.OW >= _PIXELS
-        return short and large and conv.layout == "nchw" and self.splits == 1
+        return short and conv.layout == "nchw" and self.splits == 1
 
     def choices(self, conv: Conv2d) -> dict[str, object]:
         del conv  # the same for all
@@ -448,8 +439,7 @@ class ImplicitParameters(WindowParameters):
         if self.deep > 1 or self._is_direct(conv) or self._blocks(conv):
             return False
         _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
-        needed = self.consumer_registers(conv) + self.tile_c * self._is_wide(conv)
-        return needed + _READ_AHEAD_REGISTERS <= most
+        return self.consumer_registers(conv) + _READ_AHEAD_REGISTERS <= most
 
     def _last_used(self, conv: Conv2d) -> int:
         """Return the instructions for the last line of a pixel's channels, if these do not fill it.
@@ -766,8 +756,14 @@ class ImplicitParameters(WindowParameters):
 
     def _constants(self, conv: Conv2d, blocks: int) -> dict[str, Constant]:
         at_launch, others, consumers = _REGISTERS[self.consumers, self.per_multiprocessor]
-        direct, wide = self._is_direct(conv), self._is_wide(conv)
+        sums = self.tile_c // 2
+        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
+        depth = 32 // conv.element_bytes
+        halves = conv.element_bytes == 2
+        direct = self._is_direct(conv)
+        after = sums + (1 if direct else 4)
         rows = ", ".join(f'"r"(pixels.of[{i}])' for i in range(4))
+        first = ", ".join(f"%{place}" for place in range(sums, after))
         return {
             **self._geometry(conv),
             "NHWC": conv.layout == "nhwc" or self.packed,
@@ -795,35 +791,19 @@ class ImplicitParameters(WindowParameters):
             "IN_PLANES": self._in_planes(conv),
             "READ_AHEAD": self._reads_ahead(conv),
             "LAST_USED": self._last_used(conv),
+            "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
+            f'.f32.{kind}.{kind}"',
+            "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
+            "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
             "DIRECT": direct,
             "PIXELS_OPERANDS": '"l"(pixels)' if direct else rows,
-            "PRODUCT": self._product(conv, self.tile_c),
-            "SUMS_OPERANDS": _operands(self.tile_c),
-            "WIDE": wide,
-            "WIDE_PRODUCT": self._product(conv, 2 * self.tile_c) if wide else '""',
-            "WIDE_OPERANDS": _operands(2 * self.tile_c) if wide else "",
+            "FIRST_PLACES": f'"{first}"' if direct else f'"{{{first}}}"',
+            "SECOND_PLACE": f'"%{after}"',
+            "ADD_PLACE": f'"%{after + 1}"',
+            "LAST_OPERANDS": f'", {int(conv.layout == "nchw" and not self.packed)}, 0"'
+            if halves
+            else '""',
         }
-
-    def _product(self, conv: Conv2d, columns: int) -> str:
-        """Return the instruction that multiplies so many columns, in PTX."""
-        kind = {"float16": "f16", "bfloat16": "bf16"}.get(conv.mode, "tf32")
-        depth, sums = 32 // conv.element_bytes, columns // 2
-        direct = self._is_direct(conv)
-        after = sums + (1 if direct else 4)
-        first = ", ".join(f"%{place}" for place in range(sums, after))
-        places = ", ".join(f"%{place}" for place in range(sums))
-        turned = int(conv.layout == "nchw" and not self.packed)
-        last = f", {turned}, 0" if conv.element_bytes == 2 else ""
-        return (
-            f'"{{\\n.reg .pred add;\\nsetp.ne.b32 add, %{after + 1}, 0;\\n'
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k{depth}.f32.{kind}.{kind} "
-            f"{{{places}}}, {first if direct else f'{{{first}}}'}, %{after}, add, 1, 1{last};\\n}}\""
-        )
-
-
-def _operands(columns: int) -> str:
-    """Return the sums of so many columns, as operands in C++."""
-    return ", ".join(f'"+f"(sums[{place}])' for place in range(columns // 2))
 
 
 def _tiles_of_channels(conv: Conv2d) -> list[int]:
