@@ -62,6 +62,7 @@ from pytest_gpuenergy.tuners import (
     TRAITS,
     Costs,
     FittedCosts,
+    MmaParameters,
     SimtParameters,
     Trees,
     WgmmaFloat8Parameters,
@@ -192,12 +193,23 @@ class _EarlierFloat8(WgmmaFloat8Parameters):
         return False
 
 
-_LATEST = ("untuned-ninth", "untuned-tenth", "untuned-eleventh")
+class _EarlierMma(MmaParameters):
+    """The template when it rounded all elements that it split."""
+
+    def rounds(self, gemm: Gemm) -> bool:
+        del gemm
+        return True
+
+
+_NEWEST = ("untuned-twelfth",)
+_LATEST = ("untuned-ninth", "untuned-tenth", "untuned-eleventh", "untuned-127", *_NEWEST)
 _OVERLAPPED: Mapping[type[Any], tuple[type[Any], frozenset[str]]] = {
     WgmmaFloat8Parameters: (_EarlierFloat8, frozenset({"untuned-eighth", *_LATEST})),
     WgmmaTf32Parameters: (_EarlierTf32, frozenset(_LATEST)),
+    MmaParameters: (_EarlierMma, frozenset(_NEWEST)),
 }
-"""What the templates were before some of their kernels overlapped steps, and later sources."""
+"""What the templates were before some of their kernels overlapped steps or rounded no more, and
+later sources."""
 
 
 def as_timed(tiling: Any, source: str) -> Any:
@@ -373,6 +385,8 @@ def _copied_otherwise(trial: Trial) -> bool:
     gemm, tiling = trial.gemm, trial.tiling
     if not _is_unaligned(gemm):
         return False
+    if getattr(tiling, "copying", False):
+        return trial.source not in _NEWEST
     if tiling.family in HOPPER_FAMILIES:
         return trial.source in _HALVES_BEFORE and gemm.element_bytes == 2
     return trial.source in _NARROW_BEFORE and not getattr(tiling, "turned", False)

@@ -180,6 +180,10 @@ class MmaParameters(Tiling):
         gathered = self.slices * self.split > 1
         return max(gemm.element_bytes * self.stages * (of_a + of_b), left * gathered)
 
+    def rounds(self, gemm: Gemm) -> bool:
+        """Return whether elements are rounded to TF32, rather than that lower bits are cut off."""
+        return gemm.mode == "tf32" or gemm.K < MIN_SPLIT_K
+
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
         """Return the clock cycles that the product is expected to take.
 
@@ -196,8 +200,8 @@ class MmaParameters(Tiling):
             for asynchronous in [gemm.element_bytes * width >= _LEAST_ASYNCHRONOUS_BYTES]
         )
         warps = self.threads // WARP_LANES // self.slices  # that compute with all of K
-        cut_off = _CUT_OFF if gemm.mode == "3xtf32" and gemm.K >= MIN_SPLIT_K else 1.0
-        split = costs.split_share * cut_off * _SPLITTING.get(gemm.mode, 0.0) * warps
+        split = costs.split_share * _SPLITTING.get(gemm.mode, 0.0) * warps
+        split *= 1.0 if self.rounds(gemm) else _CUT_OFF
         splitting = split * self.tile_k * (self.warp_m + self.warp_n) / WARP_LANES / SCHEDULERS
         copying = self.tile_k * instructions / WARP_LANES / SCHEDULERS
         loaded = gemm.element_bytes * products * (1 / self.warp_m + 1 / self.warp_n)
@@ -229,7 +233,7 @@ class MmaParameters(Tiling):
             "HALVES": gemm.element_bytes == 2,
             "BFLOAT16": gemm.mode == "bfloat16",
             "SPLIT": gemm.mode == "3xtf32",
-            "ROUNDED": gemm.mode == "tf32" or gemm.K < MIN_SPLIT_K,
+            "ROUNDED": self.rounds(gemm),
             "SLICES": self.slices,
             "ASYNCHRONOUS": True,
         }

@@ -208,6 +208,26 @@ ODD = {
         replace(FLOAT8, stages=3, split=2, turned=True),
         Gemm("g", 66, 72, 1040, "tn", "e4m3", scaling="block"),
     ),
+    "wgmma-swapped": (
+        replace(WGMMA, tile_m=80, tile_n=128, consumers=2, swapped=True, blocks=3),
+        Gemm("g", 90, 139, 136, "nn", "float16", bias=True, activation="gelu", residual=True),
+    ),
+    "wgmma-swapped-split": (
+        replace(WGMMA, tile_m=96, stages=4, swapped=True, split=3),
+        Gemm("g", 90, 72, 280, "tn", "bfloat16", ldc=80),
+    ),
+    "wgmma_float8-swapped": (
+        replace(FLOAT8, tile_m=80, swapped=True),
+        Gemm("g", 90, 136, 280, "tn", "e4m3", scaling="row"),
+    ),
+    "wgmma_tf32-split": (
+        replace(TF32, tile_m=72, tile_n=128, stages=4, consumers=2, in_turn=True, split=4),
+        Gemm("g", 71, 72, 176, "nn", "3xtf32", bias=True),
+    ),
+    "wgmma_tf32-copying-split": (
+        replace(TF32, stages=3, copying=True, split=3),
+        Gemm("g", 71, 65, 177, "tt", "3xtf32"),
+    ),
     "wgmma-linear": (
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
@@ -303,7 +323,8 @@ SIMILAR_ODD = (
     *("wgmma_tf32", "wgmma_float8-fast", "skinny-float8-fast", "skinny-columns", "mma"),
     *("wgmma_tf32-rows", "wgmma_tf32-copying-linear", "wgmma_float8-linear", "skinny-linear"),
     *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear", "wgmma-linear"),
-    *("skinny-unaligned", "mma-linear", "mma-slices"),
+    *("skinny-unaligned", "mma-linear", "mma-slices", "wgmma-swapped-split"),
+    *("wgmma_float8-swapped", "wgmma_tf32-split"),
 )
 
 
@@ -707,6 +728,21 @@ def test_blocks_divide_the_steps_of_few_tiles():
     assert rank_kernels(Gemm("g", 4096, 4096, 4096, "tn", "bfloat16"), H200)[0].split == 1
 
 
+@pytest.mark.parametrize("more", [{"groups": (60, 12)}, {"mode": "e4m3", "scaling": "block"}])
+def test_no_transpose_is_computed_for_groups_or_scales_of_blocks(more):
+    gemm = Gemm("g", 72, 128, 256, "tn", **{"mode": "bfloat16", **more})
+    kind = WgmmaFloat8Parameters if gemm.is_float8 else WgmmaParameters
+    chosen = kind(tile_m=80, tile_n=64, consumers=1, swapped=True)
+    with pytest.raises(InputError, match="computes no transpose of C"):
+        chosen.kernel(gemm)
+    assert not any(one.swapped for one in kind.fitting(gemm, H200))
+
+
+@pytest.mark.slow
+def test_tiles_of_any_rows_are_chosen_where_64_do_not_divide_them():
+    assert rank_kernels(Gemm("g", 200, 16384, 4096, "tn", "bfloat16"), H200)[0].swapped
+
+
 @pytest.mark.parametrize(
     ("layout", "tile_k", "turned", "worth"),
     [
@@ -727,7 +763,7 @@ def test_each_block_that_divides_a_tile_has_a_step():
         replace(WGMMA, stages=3, split=3).kernel(Gemm("g", 64, 64, 72, mode="bfloat16"))
     with pytest.raises(InputError, match="2 steps of a tile among 3 blocks: choose split up to 2"):
         replace(MMA, split=3).kernel(Gemm("g", 64, 64, 32, mode="3xtf32"))
-    for chosen in (replace(WGMMA, stages=3), MMA):
+    for chosen in (replace(WGMMA, stages=3), replace(TF32, stages=3), MMA):
         with pytest.raises(InputError, match="only with blocks=0"):
             replace(chosen, split=2, blocks=3)
 
@@ -1064,6 +1100,10 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     "tiles of 200 x 192 with 3 consumers": (
         "wgmma_tf32",
         [{"tile_m": 200, "tile_n": 192, "consumers": 3}],
+    ),
+    "with swapped=1, in pieces of 16 x 64": (
+        "wgmma",
+        [{"swapped": True, "tile_m": 72}, {"swapped": True, "tile_n": 96}],
     ),
     "tiles of 192 x 256 with 3 consumers": (
         "wgmma",
