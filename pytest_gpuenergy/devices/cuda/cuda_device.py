@@ -29,6 +29,7 @@ from pytest_gpuenergy.devices.device import (
     HEAT_JOB,
     SINGLES,
     Device,
+    Expected,
     Heater,
     KernelRepeater,
     Launches,
@@ -69,6 +70,9 @@ _HEATER_S = 60.0
 _MAX_ALONGSIDE_BYTES = 1 << 28
 """The largest tensors of a kernel that runs beside its verification, which needs memory as well."""
 
+_MAX_AHEAD_BYTES = 1 << 26
+"""The largest tensors of a kernel that is loaded beside another one."""
+
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
 
@@ -103,6 +107,9 @@ class CudaDevice(Device):
         self._next_heater: Worker | None = None
         self._alongside: Worker | None = None
         self._next_alongside: Worker | None = None
+        self._later_alongside: Worker | None = None  # imports only
+        self._expected: Expected = lambda: None
+        self._loaded_ahead: Mapping[str, Arena] | None = None  # in the next worker `alongside`
         self._loaded: Event | None = None  # set once the kernel `alongside` is loaded
         self._beginning: list[Thread] = []  # create the contexts of the next item's processes
         self._ending: Thread | None = None
@@ -251,13 +258,18 @@ class CudaDevice(Device):
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
         self._await_contexts()
-        worker = self._next_alongside
+        worker, ahead = self._next_alongside, self._loaded_ahead
+        self._loaded_ahead = None
         if worker is None:
             self._forgo_imports(())
             worker, self._next_worker = self._next_worker, self._new_worker()
-        self._alongside, self._next_alongside = worker, self._new_worker()
-        self._loaded = Event()
-        return _AlongsideKernel(self, worker, job, arenas, self._loaded)
+        self._alongside = worker
+        self._next_alongside = self._later_alongside or self._new_worker()
+        self._later_alongside, self._loaded = None, Event()
+        return _AlongsideKernel(self, worker, job, arenas, self._loaded, ahead)
+
+    def expect_alongside(self, make: Expected) -> None:
+        self._expected = make
 
     def begin_context(self) -> None:
         if self._shares_memory:
@@ -275,6 +287,9 @@ class CudaDevice(Device):
         if modules:
             self._worker_is_unused = False
             self._call(_IMPORTS_S, "prepare", tuple(modules))
+        elif self._next_alongside is not None and self._later_alongside is None:
+            self._later_alongside = self._new_worker()
+            self._later_alongside.start()
 
     @contextmanager
     def beside(self, count: int) -> Iterator[Sequence[Device]]:
@@ -356,7 +371,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         workers = [self._worker, self._next_worker, self._next_heater]
-        workers += [self._alongside, self._next_alongside]
+        workers += [self._alongside, self._next_alongside, self._later_alongside]
         for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
@@ -376,7 +391,8 @@ class CudaDevice(Device):
         other._is_beside, other._spare = True, []
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, set()
-        other._alongside = other._next_alongside = other._loaded = other._ending = None
+        other._alongside = other._next_alongside = other._later_alongside = None
+        other._loaded = other._ending = None
         other._beginning = []
         other._worker_imports = other._next_imports = frozenset()
         other._worker_has_repeated, other._worker_is_unused = False, True
@@ -424,15 +440,35 @@ class CudaDevice(Device):
             worker.start()
             loaded.wait()
             self._begin(worker)
+            if worker is self._next_alongside:
+                self._load_ahead(worker)
 
         for worker in (self._next_worker, self._next_alongside):
             thread = Thread(target=begin, args=(worker,), name="next-context", daemon=True)
             thread.start()
             self._beginning.append(thread)
 
+    def _load_ahead(self, worker: Worker) -> None:
+        """Load the kernel of the next item, if it has been compiled already."""
+        expected, self._expected = self._expected, lambda: None
+        if (found := expected()) is None:
+            return
+        job, arenas = found
+        nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
+        compiled = None if self.refusal(job.kernel) else self._compilers.submit(job.kernel)
+        if compiled is None or not compiled.done() or nbytes > _MAX_AHEAD_BYTES:
+            return
+        self._loaded_ahead = arenas
+        try:
+            binary = self._compiled(job, arenas)
+            self._called(worker, job.timeout_s, "load", job, binary, dict(arenas))
+        except GpuEnergyError:  # the item will meet it again
+            worker.kill()
+            self._loaded_ahead = None
+
     def _await_contexts(self) -> None:
         """Wait until no process creates a context, which would disturb what is timed."""
-        for thread in self._beginning:
+        for thread in tuple(self._beginning):
             thread.join()
         self._beginning.clear()
 
@@ -588,17 +624,22 @@ class _AlongsideKernel(_WorkerRepeater):
         job: Job,
         arenas: Callable[[], Mapping[str, Arena]],
         loaded: Event,
+        ahead: Mapping[str, Arena] | None,
     ) -> None:
         super().__init__(device, job.timeout_s)
         self._worker = worker
         self._job, self._arenas = job, arenas
-        self._loaded = loaded
+        self._loaded, self._ahead = loaded, ahead
 
     def __enter__(self) -> KernelRepeater:
         try:
-            self._call("begin_context")  # while the process that verifies begins with its own
-            arenas = dict(self._arenas())
-            self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
+            arenas = self._arenas()
+            if arenas is not self._ahead:
+                if self._ahead is not None:  # another kernel than was expected
+                    self._worker.kill()
+                self._call("begin_context")  # while the process that verifies begins with its own
+                binary = self._device._compiled(self._job, arenas)
+                self._call("load", self._job, binary, dict(arenas))
         finally:
             self._loaded.set()
         return self
@@ -611,6 +652,7 @@ class _AlongsideKernel(_WorkerRepeater):
         # Its context takes 0.07 s to end, in which the next kernel can begin.
         self._device._ending = ending = Thread(target=self._worker.retire, daemon=True)
         ending.start()
+        self._device._await_contexts()
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._called(self._worker, self._timeout_s, method, *arguments)

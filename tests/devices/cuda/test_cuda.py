@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -380,6 +381,57 @@ def test_the_next_processes_begin_to_use_the_gpu_before_the_kernel_runs_alone(de
         loaded.run()
         used = {w.pid for w in workers for method in ("start", "run") if (w.pid, method) in w.calls}
         assert used == begun
+
+
+@pytest.fixture
+def compiled(workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
+    """Let every kernel have been compiled ahead."""
+    done: Future[None] = Future()
+    done.set_result(None)
+    monkeypatch.setattr(CompilerPools, "submit", lambda *_: done)
+    return workers
+
+
+def measured_with_next(device: CudaDevice, arenas: Any, fault: Exception | None = None) -> None:
+    """Measure a kernel while the next one is loaded, on ``arenas``."""
+    device.expect_alongside(lambda: (job_of(kernel(), apart=True), arenas))
+    heater: Any = alongside(device, kernel())
+    following: Any = device._next_alongside
+    following.faults = {} if fault is None else {"load": fault}
+    with device.load(job_of(kernel()), TENSORS), heater:
+        device.renew()
+    following.faults = {}
+
+
+def test_the_next_kernel_is_loaded_while_the_present_one_is_verified(device, compiled):
+    measured_with_next(device, TENSORS)
+    loaded = {worker.pid for worker in compiled if (worker.pid, "load") in worker.calls}
+    heater = alongside(device, kernel())
+    assert heater is not None
+    with heater as repeater:
+        repeater.start()
+        (started,) = (worker for worker in compiled if (worker.pid, "start") in worker.calls)
+        assert {started.pid} == loaded
+        assert started.calls.count((started.pid, "load")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arenas", "fault"),
+    [(dict(TENSORS), None), (TENSORS, KernelFault("constraints", "no room"))],
+    ids=["another kernel", "fault"],
+)
+def test_a_kernel_that_was_not_loaded_ahead_is_loaded_in_a_process_of_its_own(
+    device, compiled, arenas, fault
+):
+    measured_with_next(device, arenas, fault)
+    used = {pid for worker in compiled for pid, _ in worker.calls}
+    heater = alongside(device, kernel())
+    assert heater is not None
+    with heater as repeater:
+        repeater.start()
+        (started,) = (worker for worker in compiled if (worker.pid, "start") in worker.calls)
+        assert started.pid not in used
+        assert started.calls.count((started.pid, "load")) == 1
 
 
 def test_the_next_processes_need_not_wait_for_a_kernel_that_is_never_loaded(device):
