@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, Origin
 from pytest_gpuenergy.support import InputError
@@ -295,7 +295,7 @@ def _widest(conv: Conv2d) -> int:
     return 1 if conv.layout == "nhwc" else WIDEST_LOAD_BYTES // conv.element_bytes
 
 
-def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
+def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, Any]]:
     """Yield the parameters of a `Tile` that may be worth trying.
 
     Args:
