@@ -53,6 +53,7 @@ def tiles() -> dict[str, st.SearchStrategy[int]]:
         "threads_x": st.integers(1, 4),
         "threads_y": st.integers(1, 4),
         "threads_z": st.integers(1, 4),
+        "spread": st.booleans(),
     }
 
 
