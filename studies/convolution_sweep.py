@@ -50,6 +50,7 @@ _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
 _FRESH, _FRESH_SEED, _UNSEEN_SEED, _BLIND_SEED = 12, 4711, 1129, 291120
 _KINDS, _KIND_SEED, _NEW_SEED, _LAST_SEED = 40, 4540, 521288629, 362436069
+_FINAL_SEED = 88675123
 _FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
 _FRESH_ELEMENTS = 1 << 26
 """The most elements of an input or an output of a fresh layer."""
@@ -162,6 +163,7 @@ def swept_layers() -> list[Conv2d]:
         *fresh_layers("kind", _KIND_SEED, _KINDS),
         *fresh_layers("new", _NEW_SEED),
         *fresh_layers("last", _LAST_SEED),
+        *fresh_layers("final", _FINAL_SEED),
         *GROUPED,
     ):
         found.setdefault(conv.shape, conv)
@@ -181,7 +183,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         if kind.computes(conv) and kind.suits(CARD):
             for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
                 numbers = one.numbers
-                copies = ("boxed", "packed", "unrolled", "line", "pitch")
+                copies = ("boxed", "packed", "unrolled", "line", "pitch", "spread")
                 way = (kind.template, *(numbers.get(name) for name in copies))
                 ways.setdefault(way, []).append(one)
     of_hopper = sum(way[0] == "implicit" for way in ways)

@@ -15,11 +15,6 @@ constexpr int STEPS = (TAPS * CHANNEL_BOXES + BOXES - 1) / BOXES;
 constexpr int FULL_ARRIVALS = 1;
 constexpr int PREPARERS = 32 * WARPS - 32;
 
-// Whether an instruction of a step multiplies the last line of a pixel's channels, or none.
-__device__ __forceinline__ bool is_last_line(int step, int instruction) {
-  return step * BOXES + instruction / INSTRUCTIONS >= TAPS * (CHANNEL_BOXES - 1);
-}
-
 // Copy lines of TILE_P pixels, of which the first one's window begins at `at`: of its tap at (x, y).
 __device__ __forceinline__ void copy_windows(Element* to, const CUtensorMap& map, int channel,
                                              const Origin& at, int x, int y, Barrier& full) {
@@ -81,7 +76,8 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
         wait(full[ring.stage], ring.parity);
         Stage stage = stage_at(stages, ring.stage);
         if (has_new_weights(begun++)) {
-          write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights, thread - 32);
+          write_rest<1, C_STAGE, C_STAGE, PREPARERS>(stage.rest_of_weights, stage.weights,
+                                                     thread - 32);
           written_for_async();
         }
         arrive_as_warp(ready[ring.stage]);

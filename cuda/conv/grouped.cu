@@ -121,7 +121,7 @@ grouped(const Element* __restrict__ data, const Element* __restrict__ weight,
         for (int i = channel; i < channel + OUT_CHANNELS; ++i) {
           results[i] = finished(sums[i].of[row][column], bias + first + part.place(i));
         }
-        copy<OUT_CHANNELS>(output + (row * OW + column) * CO + part.place(channel), results + channel);
+        copy<OUT_CHANNELS>(output + pixel_of_tile(row, column) * CO + part.place(channel), results + channel);
       }
     }
   }

@@ -11,8 +11,6 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
-//   READ_AHEAD         whether elements of windows are read to registers before the products of those before have ended
-//   LAST_USED          instructions that multiply what the last of a pixel's lines has, or 0 if it is filled
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
 //   DIRECT             whether it takes both operands from shared memory
@@ -53,11 +51,11 @@ __device__ __forceinline__ void wait_until_full(Barriers& barriers, const Ring& 
 }
 
 // Wait for all instructions but those of the latest `OTHERS` steps.
-template <int OTHERS, int LENGTH>
-__device__ __forceinline__ void finish(float (&sums)[LENGTH]) {
+template <int OTHERS>
+__device__ __forceinline__ void finish(float (&sums)[TILE_C / 2]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(OTHERS) : "memory");
 #pragma unroll
-  for (int j = 0; j < LENGTH; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
+  for (int j = 0; j < TILE_C / 2; ++j) asm volatile("" : "+f"(sums[j]) :: "memory");
 }
 
 // Where an instruction takes elements of windows from.
@@ -81,20 +79,16 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pi
       : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
 
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
 #if DIRECT
 // Begin to add the products of a step.
 __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage& stage, bool first) {
-  begin_products();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     multiply_add(sums, described_pixels(stage.pixels, i), described_weights(stage.weights, i),
                  i > 0 || !first);
   }
-  commit_products();
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
 // Add the products of steps of a tile.
@@ -122,61 +116,44 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   return rest;
 }
 
-// Elements of windows for a part of a step.
-struct Part {
+// Add the products of a part of a step; those of smaller parts first.
+__device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
+                                         int first, bool add) {
   Rows rows[CHUNK];
-};
-
-__device__ __forceinline__ Part part_at(const Stage& stage, const Window& window, int first) {
-  Part part;
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
-    if (first + i < COUNT) part.rows[i] = rows_at(stage.pixels, window, first + i);
+    if (first + i < COUNT) rows[i] = rows_at(stage.pixels, window, first + i);
   }
-  return part;
-}
-
-// Add the products of a part of a step, by so many instructions for each operand. `meanwhile` is called before the last
-// of them have ended.
-template <int USED, class Meanwhile>
-__device__ __forceinline__ void multiply(Sums& sums, const Part& part, const Stage& stage, int first, bool add,
-                                         const Meanwhile& meanwhile) {
 #if SPLIT
-  // Smaller parts come first. Those of windows are found while those of weights are multiplied.
-  float products[TILE_C / 2];
-  begin_products();
+  Rows rest[CHUNK];
 #pragma unroll
-  for (int i = 0; i < USED; ++i) {
-    if (first + i >= COUNT) continue;
-    multiply_add(products, part.rows[i], described_weights(stage.rest_of_weights, first + i), i > 0);
-  }
-  commit_products();
-  Rows rest[USED];
-#pragma unroll
-  for (int i = 0; i < USED; ++i) rest[i] = rest_of(part.rows[i]);
+  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
+  float part[TILE_C / 2];
 #else
-  float (&products)[TILE_C / 2] = sums.of;
+  float (&part)[TILE_C / 2] = sums.of;
 #endif
-  begin_products();
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #if SPLIT
 #pragma unroll
-  for (int i = 0; i < USED; ++i) {
+  for (int i = 0; i < CHUNK; ++i) {
     if (first + i >= COUNT) continue;
-    if (SHORT_SUMS) multiply_add(products, rest[i], described_weights(stage.rest_of_weights, first + i), 1);
-    multiply_add(products, rest[i], described_weights(stage.weights, first + i), 1);
+    if (SHORT_SUMS) {
+      multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+    }
+    multiply_add(part, rest[i], described_weights(stage.weights, first + i), SHORT_SUMS || i > 0);
+    multiply_add(part, rows[i], described_weights(stage.rest_of_weights, first + i), 1);
   }
 #endif
 #pragma unroll
-  for (int i = 0; i < USED; ++i) {
+  for (int i = 0; i < CHUNK; ++i) {
     if (first + i >= COUNT) continue;
-    multiply_add(products, part.rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
+    multiply_add(part, rows[i], described_weights(stage.weights, first + i), SPLIT || i > 0 || add);
   }
-  commit_products();
-  meanwhile();
-  finish<0>(products);
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  finish<0>(part);
 #if SPLIT
 #pragma unroll
-  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += products[j];
+  for (int j = 0; j < TILE_C / 2; ++j) sums.of[j] += part[j];
 #endif
 }
 
@@ -187,43 +164,16 @@ __device__ __forceinline__ void multiply(Sums& sums, const Tile& tile, Element* 
 #if SPLIT
   sums = {};
 #endif
-  Part part;
   for (int step = begin; step < end; ++step) {
+    wait_until_full(barriers, ring);
+    go_to(window, step);
     Stage stage = stage_at(stages, ring.stage);
-    if (!READ_AHEAD || step == begin) {
-      wait_until_full(barriers, ring);
-      go_to(window, step);
-      part = part_at(stage, window, 0);
-    }
-    Ring next = ring;
-    next.advance();
 #pragma unroll
     for (int first = 0; first < COUNT; first += CHUNK) {
-      bool add = SPLIT || first > 0 || step > begin;
-      Part following;
-      auto meanwhile = [&] {
-        if (!READ_AHEAD) return;
-        if (first + CHUNK < COUNT) {
-          following = part_at(stage, window, first + CHUNK);
-        } else if (step + 1 < end) {
-          wait_until_full(barriers, next);
-          go_to(window, step + 1);
-          following = part_at(stage_at(stages, next.stage), window, 0);
-        }
-      };
-#if LAST_USED
-      if (is_last_line(step, first)) {
-        multiply<LAST_USED>(sums, part, stage, first, add, meanwhile);
-      } else
-#endif
-      {
-        multiply<CHUNK>(sums, part, stage, first, add, meanwhile);
-      }
-      if (!READ_AHEAD && first + CHUNK < COUNT) following = part_at(stage, window, first + CHUNK);
-      part = following;
+      multiply(sums, stage, window, first, SPLIT || first > 0 || step > begin);
     }
     arrive_as_warp(barriers.empty[ring.stage]);
-    ring = next;
+    ring.advance();
   }
 }
 #endif

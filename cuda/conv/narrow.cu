@@ -50,8 +50,10 @@ __device__ void copy_weights(float* to, const Element* __restrict__ weight, int 
 // Store a result of the tile with this number in the block, if it exists.
 __device__ __forceinline__ void store(Element* output, const Element* bias, int image, int channel, int tile,
                                       int place, float sum) {
-  int row = (blockIdx.y * THREADS_Y + (NHWC ? tile % THREADS_Y : tile / THREADS_X)) * ROWS + place / COLUMNS;
-  int column = (blockIdx.z * THREADS_X + (NHWC ? tile / THREADS_Y : tile % THREADS_X)) * COLUMNS + place % COLUMNS;
+  int tile_y = blockIdx.y * THREADS_Y + (NHWC ? tile % THREADS_Y : tile / THREADS_X);
+  int tile_x = blockIdx.z * THREADS_X + (NHWC ? tile / THREADS_Y : tile % THREADS_X);
+  int row = row_of_tile(tile_y) + place / COLUMNS * ROWS_APART;
+  int column = column_of_tile(tile_x) + place % COLUMNS * COLUMNS_APART;
   if (row >= OH || column >= OW) return;
   output[output_plane(image, channel) + (row * OW + column) * OUT_PITCH] =
       static_cast<Element>(finished(sum, bias + channel));

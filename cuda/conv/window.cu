@@ -8,6 +8,10 @@
 //   KH, KW             taps of the convolution in a plane, DILATION apart
 //   STRIDE, PADDING    of the convolution
 //   ROWS, COLUMNS      size of the tile of an output plane that a thread computes
+//   ROWS_APART, COLUMNS_APART   how far apart they are in the output: with the distance of a dilated window's taps,
+//                      outputs share what they depend on
+//   ROW_STEP, COLUMN_STEP   how far apart the rows and columns of the window of a tile are in the input
+//   ROW_STRIDE, COLUMN_STRIDE, ROW_DILATION, COLUMN_DILATION   stride and dilation in that window
 //   THREADS_X, THREADS_Y, THREADS_Z   threads of a block: along columns, along rows, and along channels
 //   WITH_BIAS, WITH_RELU   whether a bias is added to each channel, and whether negative results become 0
 //   IN_WIDTH, OUT_WIDTH   elements of a row that can be read and written at once: rows begin at
@@ -21,16 +25,30 @@
 
 constexpr int THREADS = THREADS_X * THREADS_Y * THREADS_Z;
 constexpr int TAPS = KH * KW;
-constexpr int WINDOW_ROWS = (ROWS - 1) * STRIDE + (KH - 1) * DILATION + 1;
-constexpr int WINDOW_COLUMNS = (COLUMNS - 1) * STRIDE + (KW - 1) * DILATION + 1;
+constexpr int WINDOW_ROWS = (ROWS - 1) * ROW_STRIDE + (KH - 1) * ROW_DILATION + 1;
+constexpr int WINDOW_COLUMNS = (COLUMNS - 1) * COLUMN_STRIDE + (KW - 1) * COLUMN_DILATION + 1;
 // What is read of a row begins LEAD columns before the window, at a multiple of IN_WIDTH.
 constexpr int LEAD = (IN_WIDTH - PADDING % IN_WIDTH) % IN_WIDTH;
 constexpr int PIECES = (LEAD + WINDOW_COLUMNS + IN_WIDTH - 1) / IN_WIDTH;
-// Where the last tile begins, in the output.
-constexpr int LAST_ROW = (OH - 1) / ROWS * ROWS, LAST_COLUMN = (OW - 1) / COLUMNS * COLUMNS;
+constexpr int TILES_Y = (OH + ROWS * ROWS_APART - 1) / (ROWS * ROWS_APART) * ROWS_APART;
+constexpr int TILES_X = (OW + COLUMNS * COLUMNS_APART - 1) / (COLUMNS * COLUMNS_APART) * COLUMNS_APART;
+
+// Where a tile begins, in the output: so many as are between its rows, or its columns, follow each other.
+__device__ constexpr int row_of_tile(int number) {
+  return number / ROWS_APART * (ROWS * ROWS_APART) + number % ROWS_APART;
+}
+__device__ constexpr int column_of_tile(int number) {
+  return number / COLUMNS_APART * (COLUMNS * COLUMNS_APART) + number % COLUMNS_APART;
+}
+
+// Where the last one begins, and the last that exists.
+constexpr int ROW_OF_LAST = row_of_tile(TILES_Y - 1), LAST_ROW = ROW_OF_LAST < OH ? ROW_OF_LAST : OH - 1;
+constexpr int COLUMN_OF_LAST = column_of_tile(TILES_X - 1), LAST_COLUMN = COLUMN_OF_LAST < OW ? COLUMN_OF_LAST : OW - 1;
 // The distance of neighbouring pixels.
 constexpr int IN_PITCH = NHWC ? CI : 1, OUT_PITCH = NHWC ? CO : 1;
 static_assert(!NHWC || (IN_WIDTH == 1 && OUT_WIDTH == 1), "neighbouring elements are of other channels");
+static_assert(IN_WIDTH == 1 || COLUMN_STEP == 1, "neighbours must be neighbours in the input");
+static_assert(OUT_WIDTH == 1 || COLUMNS_APART == 1, "neighbours must be neighbours in the output");
 static_assert(W % IN_WIDTH == 0 && COLUMNS * STRIDE % IN_WIDTH == 0, "pieces must be aligned");
 static_assert(OW % OUT_WIDTH == 0 && COLUMNS % OUT_WIDTH == 0, "pieces must be aligned");
 
@@ -64,10 +82,10 @@ __device__ __forceinline__ int output_plane(int image, int channel) {
 
 // The tile of a thread: its first row and column in the output, and whether it exists.
 struct Tile {
-  int row = (blockIdx.y * THREADS_Y + threadIdx.y) * ROWS;
-  int column = (blockIdx.z * THREADS_X + thread_of_column()) * COLUMNS;
-  bool exists = ((LAST_ROW / ROWS + 1) % THREADS_Y == 0 || row <= LAST_ROW) &&
-                ((LAST_COLUMN / COLUMNS + 1) % THREADS_X == 0 || column <= LAST_COLUMN);
+  int row = row_of_tile(blockIdx.y * THREADS_Y + threadIdx.y);
+  int column = column_of_tile(blockIdx.z * THREADS_X + thread_of_column());
+  bool exists = ((TILES_Y % THREADS_Y == 0 && ROW_OF_LAST < OH) || row <= LAST_ROW) &&
+                ((TILES_X % THREADS_X == 0 && COLUMN_OF_LAST < OW) || column <= LAST_COLUMN);
 };
 
 struct Window {
@@ -82,15 +100,15 @@ struct Window {
     const Element* first = plane + (top * W + left) * IN_PITCH;
 #pragma unroll
     for (int row = 0; row < WINDOW_ROWS; ++row) {
-      bool has_row = (row >= PADDING || top + row >= 0) &&
-                     (LAST_ROW * STRIDE - PADDING + row < H || top + row < H);
+      int y = row * ROW_STEP;
+      bool has_row = (y >= PADDING || top + y >= 0) && (LAST_ROW * STRIDE - PADDING + y < H || top + y < H);
 #pragma unroll
       for (int piece = 0; piece < PIECES; ++piece) {
-        int column = piece * IN_WIDTH;
+        int column = piece * IN_WIDTH, x = column * COLUMN_STEP;
         // A piece is in the plane or outside, never both.
-        bool has = has_row && (column >= PADDING + LEAD || left + column >= 0) &&
-                   (LAST_COLUMN * STRIDE - PADDING - LEAD + column < W || left + column < W);
-        const Element* from = first + (row * W + column) * IN_PITCH;
+        bool has = has_row && (x >= PADDING + LEAD || left + x >= 0) &&
+                   (LAST_COLUMN * STRIDE - PADDING - LEAD + x < W || left + x < W);
+        const Element* from = first + (y * W + x) * IN_PITCH;
         int begin = max(LEAD - column, 0), end = min(LEAD + WINDOW_COLUMNS - column, IN_WIDTH);
         if (end - begin > 1) {
 #pragma unroll
@@ -112,10 +130,15 @@ __device__ __forceinline__ float finished(float sum, const Element* bias) {
 
 // Whether a row or column of a tile is in the output.
 __device__ __forceinline__ bool has_row(const Tile& tile, int row) {
-  return LAST_ROW + row < OH || tile.row + row < OH;
+  return LAST_ROW + row * ROWS_APART < OH || tile.row + row * ROWS_APART < OH;
 }
 __device__ __forceinline__ bool has_column(const Tile& tile, int column) {
-  return LAST_COLUMN + column < OW || tile.column + column < OW;
+  return LAST_COLUMN + column * COLUMNS_APART < OW || tile.column + column * COLUMNS_APART < OW;
+}
+
+// Where a row and a column of a tile are, from its first pixel on.
+__device__ constexpr int pixel_of_tile(int row, int column) {
+  return row * ROWS_APART * OW + column * COLUMNS_APART;
 }
 
 struct Sums {
@@ -135,7 +158,7 @@ struct Sums {
     for (int row = 0; row < ROWS; ++row) {
 #pragma unroll
       for (int column = 0; column < COLUMNS; ++column) {
-        float factor = window.at(row * STRIDE + y * DILATION, column * STRIDE + x * DILATION);
+        float factor = window.at(row * ROW_STRIDE + y * ROW_DILATION, column * COLUMN_STRIDE + x * COLUMN_DILATION);
         of[row][column] = fmaf(factor, weight, of[row][column]);
       }
     }
@@ -154,7 +177,7 @@ struct Sums {
         alignas(16) float results[OUT_WIDTH];
 #pragma unroll
         for (int i = 0; i < OUT_WIDTH; ++i) results[i] = finished(of[row][column + i], bias);
-        copy<OUT_WIDTH>(first + (row * OW + column) * OUT_PITCH, results);
+        copy<OUT_WIDTH>(first + pixel_of_tile(row, column) * OUT_PITCH, results);
       }
     }
   }

@@ -122,7 +122,7 @@ def test_layers_are_drawn_once_for_all():
     assert drawn_layers() == drawn_layers()
     first, *_ = drawn_layers()
     assert [*first.shape.sizes.values()] == [2, 72, 65, 179, 176, 3, 3, 1, 3, 2]
-    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 155
+    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 167
 
 
 def test_drawn_layers_are_of_the_kinds_that_lost():

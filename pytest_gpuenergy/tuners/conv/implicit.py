@@ -28,8 +28,6 @@ _WARPGROUP, _WARP = 128, 32
 _PIXELS = 64
 """The pixels that a warpgroup computes in one instruction."""
 _LINE_BYTES = 128
-_INSTRUCTION_BYTES = 32
-"""The bytes of a line that one instruction multiplies."""
 _PIECE_BYTES = 16
 _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
@@ -81,8 +79,6 @@ The threads of these blocks have no more than the 64 Ki registers of a multiproc
 """
 _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
-_READ_AHEAD_REGISTERS = 16
-"""The registers of a consumer's thread for operands of the next step."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
 """The part of all blocks with which it is worth trying that weights stay."""
 _TILES_C = (16, 32, 64, 96, 128, 192, 256)
@@ -107,7 +103,7 @@ _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 a step whose operands are read to registers."""
 _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
-_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 135
+_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 60
 """The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
 of four elements."""
 _ISSUED_CYCLES = 50
@@ -290,7 +286,7 @@ class ImplicitParameters(WindowParameters):
                     yield replace(each, early=True)
 
     def _with_weights_that_stay(self, conv: Conv2d) -> Iterator[ImplicitParameters]:
-        """Yield the same with a few blocks less, each of which has the same weights in all tiles."""
+        """Yield the same with a few blocks less, each with the same weights in all tiles."""
         tiles, steps = self._tiles_of_pixels(conv), self.steps(conv)
         blocks, stages = self.blocks // tiles * tiles, self.stages // steps * steps
         one = replace(self, blocks=blocks or self.blocks, stages=stages or self.stages)
@@ -431,35 +427,6 @@ class ImplicitParameters(WindowParameters):
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
         return self.deep * _LINE_BYTES // self._box_bytes(conv)
 
-    def _reads_ahead(self, conv: Conv2d) -> bool:
-        """Return whether operands of a step are read before the products of another have ended.
-
-        Steps have one part then, or ptxas (CUDA 13) would let products wait for each other.
-        """
-        if self.deep > 1 or self._is_direct(conv) or self._blocks(conv):
-            return False
-        _, _, most = _REGISTERS[self.consumers, self.per_multiprocessor]
-        return self.consumer_registers(conv) + _READ_AHEAD_REGISTERS <= most
-
-    def _last_used(self, conv: Conv2d) -> int:
-        """Return the instructions for the last line of a pixel's channels, if these do not fill it.
-
-        It is 0 where the last line is multiplied like others: only lines of 128 bytes, whose
-        elements come from registers, are worth a distinction.
-        """
-        if not self.boxed or self._is_direct(conv) or self._box_bytes(conv) < _LINE_BYTES:
-            return 0
-        channels = _unpadded(conv, self._way) * conv.element_bytes % _LINE_BYTES
-        used = math.ceil(channels / _INSTRUCTION_BYTES)
-        return used % (_LINE_BYTES // _INSTRUCTION_BYTES)
-
-    def _used_share(self, conv: Conv2d) -> float:
-        """Return the part of a step's products that is computed, on average."""
-        if not (used := self._last_used(conv)):
-            return 1.0
-        boxes = math.ceil(self._channels(conv) * conv.element_bytes / _LINE_BYTES)
-        return (boxes - 1 + used * _INSTRUCTION_BYTES / _LINE_BYTES) / boxes
-
     def _copying(self, conv: Conv2d) -> dict[str, Constant]:
         """Return the constants of the texts that copy."""
         if self.boxed:
@@ -517,8 +484,7 @@ class ImplicitParameters(WindowParameters):
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
         columns = max(self.tile_c, _LEAST_SPLIT_CHANNELS) if split else self.tile_c
-        multiplied = deep * self._used_share(conv)
-        products = self.tile_p * columns * multiplied / _PRODUCTS_PER_CYCLE[conv.mode]
+        products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
@@ -789,8 +755,6 @@ class ImplicitParameters(WindowParameters):
             "SPLITS": f"{self.splits}",
             "CLUSTERED": self.splits > 1,
             "IN_PLANES": self._in_planes(conv),
-            "READ_AHEAD": self._reads_ahead(conv),
-            "LAST_USED": self._last_used(conv),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
             f'.f32.{kind}.{kind}"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
@@ -810,13 +774,19 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
     """Return the numbers of channels in a tile that are worth trying, in ascending order.
 
     As many tiles as with one of `_TILES_C` share the channels evenly, so that fewer products are in
-    vain.
+    vain. In NHWC, tiles of 16-bit channels begin with a sector of the output, and those that are
+    stored 32 at a time are tried as well.
     """
     channels = conv.shape.CO // conv.shape.groups
     useful = next((tile for tile in _TILES_C if tile >= channels), _TILES_C[-1])
     found = set()
     for tile in (tile for tile in _TILES_C if tile <= useful):
-        found.add(math.ceil(channels / math.ceil(channels / tile) / 8) * 8)
+        tiles = math.ceil(channels / tile)
+        in_pieces = conv.element_bytes == 2 and conv.layout == "nhwc" and channels % 8 == 0
+        multiple = 16 if in_pieces and tiles > 1 else 8
+        found.add(math.ceil(channels / tiles / multiple) * multiple)
+        if in_pieces:
+            found.add(tile)
     return sorted(found)
 
 

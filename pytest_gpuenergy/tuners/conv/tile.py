@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pytest_gpuenergy.kernels import Dim3, Kernel, Launch, Origin
 from pytest_gpuenergy.support import InputError
@@ -56,8 +56,11 @@ class Tile(TemplateParameters[Conv2d]):
         threads_x: the threads of a block that have neighbouring columns.
         threads_y: the threads of a block that have neighbouring rows.
         threads_z: the threads of a block that have different channels: in NHWC, neighbouring ones.
+        spread: whether rows and columns are as far apart as taps of dilated windows, which they
+            share then.
     """
 
+    added: ClassVar[Mapping[str, int]] = {"spread": 0}
     least: ClassVar[Mapping[str, int]] = {
         "rows": 1,
         "columns": 1,
@@ -71,6 +74,7 @@ class Tile(TemplateParameters[Conv2d]):
     threads_x: int = 32
     threads_y: int = 1
     threads_z: int = 1
+    spread: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,9 +94,21 @@ class Tile(TemplateParameters[Conv2d]):
         """The number of warps of a block."""
         return math.ceil(self.threads / WARP_LANES)
 
+    def rows_apart(self, conv: Conv2d) -> int:
+        """Return how far apart the rows of a tile are."""
+        return _apart(conv, self.rows, conv.shape.KH) if self.spread else 1
+
+    def columns_apart(self, conv: Conv2d) -> int:
+        """Return how far apart the columns of a tile are."""
+        return _apart(conv, self.columns, conv.shape.KW) if self.spread else 1
+
     def tiles(self, conv: Conv2d) -> tuple[int, int]:
         """Return the tiles of an output plane, along the columns and along the rows."""
-        return math.ceil(conv.shape.OW / self.columns), math.ceil(conv.shape.OH / self.rows)
+        across, down = self.columns_apart(conv), self.rows_apart(conv)
+        return (
+            math.ceil(conv.shape.OW / (self.columns * across)) * across,
+            math.ceil(conv.shape.OH / (self.rows * down)) * down,
+        )
 
     def grid(self, conv: Conv2d) -> Dim3:
         """Return the grid: blocks of channels and images, along the rows, and along the columns."""
@@ -109,27 +125,37 @@ class Tile(TemplateParameters[Conv2d]):
 
     def window(self, conv: Conv2d) -> tuple[int, int]:
         """Return the rows and columns of the input that a tile depends on."""
-        s = conv.shape
-        height, width = s.window
-        return (self.rows - 1) * s.strides + height, (self.columns - 1) * s.strides + width
+        s, (down, across) = conv.shape, self._walks(conv)
+        return (
+            (self.rows - 1) * down.stride + (s.KH - 1) * down.dilation + 1,
+            (self.columns - 1) * across.stride + (s.KW - 1) * across.dilation + 1,
+        )
+
+    def _walks(self, conv: Conv2d) -> tuple[_Walk, _Walk]:
+        """Return how the window of a tile is walked, along rows and along columns."""
+        return _walk(conv, self.rows_apart(conv)), _walk(conv, self.columns_apart(conv))
 
     def in_width(self, conv: Conv2d) -> int:
         """Return how many elements of an input row can be read at once."""
+        if self.columns_apart(conv) > 1:
+            return 1
         return math.gcd(_widest(conv), conv.shape.W, self.columns * conv.shape.strides)
 
     def out_width(self, conv: Conv2d) -> int:
         """Return how many elements of an output row can be written at once."""
+        if self.columns_apart(conv) > 1:
+            return 1
         return math.gcd(_widest(conv), conv.shape.OW, self.columns)
 
     def loads(self, conv: Conv2d) -> tuple[int, int]:
         """Return the rows of the window that have factors, and the loads of such a row.
 
-        Between the taps of a dilated window are rows and columns that are not read.
+        Between the taps of a dilated window may be rows and columns that are not read.
         """
-        s, width = conv.shape, self.in_width(conv)
-        rows = _pieces_with_factors(self.rows, s.KH, s.strides, s.dilation)
+        s, width, (down, across) = conv.shape, self.in_width(conv), self._walks(conv)
+        rows = _pieces_with_factors(self.rows, s.KH, down.stride, down.dilation)
         columns = _pieces_with_factors(
-            self.columns, s.KW, s.strides, s.dilation, -s.padding % width, width
+            self.columns, s.KW, across.stride, across.dilation, -s.padding % width, width
         )
         return rows, columns
 
@@ -184,7 +210,7 @@ class Tile(TemplateParameters[Conv2d]):
                 f"A tile of {self.rows} x {self.columns} is too large for {conv.name}: choose a "
                 "smaller one."
             )
-        last = conv.layout == "nhwc"
+        last, (down, across) = conv.layout == "nhwc", self._walks(conv)
         every = {
             "NHWC": last,
             "CI": s.CI,
@@ -199,9 +225,12 @@ class Tile(TemplateParameters[Conv2d]):
             "KW": s.KW,
             "STRIDE": s.strides,
             "PADDING": s.padding,
-            "DILATION": s.dilation,
             "ROWS": self.rows,
             "COLUMNS": self.columns,
+            "ROWS_APART": self.rows_apart(conv),
+            "COLUMNS_APART": self.columns_apart(conv),
+            **down.constants("ROW"),
+            **across.constants("COLUMN"),
             "THREADS_X": self.threads_x,
             "THREADS_Y": self.threads_y,
             "THREADS_Z": self.threads_z,
@@ -219,6 +248,39 @@ class Tile(TemplateParameters[Conv2d]):
         )
 
 
+@dataclass(frozen=True)
+class _Walk:
+    """The distances in the window of a tile.
+
+    Attributes:
+        step: the elements of the input between two neighbouring ones of the window.
+        stride: the elements of the window between two neighbouring outputs.
+        dilation: the elements of the window between two neighbouring taps.
+    """
+
+    step: int
+    stride: int
+    dilation: int
+
+    def constants(self, name: str) -> dict[str, Constant]:
+        """Return the constants of `cuda/conv/window.cu`."""
+        return {f"{name}_{what.upper()}": value for what, value in vars(self).items()}
+
+
+def _apart(conv: Conv2d, outputs: int, taps: int) -> int:
+    """Return how far apart outputs are spread, so that their taps are the same elements."""
+    s = conv.shape
+    return s.dilation // math.gcd(s.strides, s.dilation) if min(outputs, taps) > 1 else 1
+
+
+def _walk(conv: Conv2d, apart: int) -> _Walk:
+    """Return the distances in a window whose outputs are so far apart."""
+    s = conv.shape
+    if apart == 1:
+        return _Walk(1, s.strides, s.dilation)
+    return _Walk(s.dilation, s.strides * apart // s.dilation, 1)
+
+
 @functools.cache
 def _pieces_with_factors(
     outputs: int, taps: int, stride: int, dilation: int, lead: int = 0, width: int = 1
@@ -233,7 +295,7 @@ def _widest(conv: Conv2d) -> int:
     return 1 if conv.layout == "nhwc" else WIDEST_LOAD_BYTES // conv.element_bytes
 
 
-def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
+def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, Any]]:
     """Yield the parameters of a `Tile` that may be worth trying.
 
     Args:
@@ -247,11 +309,13 @@ def tiles_tried(conv: Conv2d, most_z: int) -> Iterator[dict[str, int]]:
             if rows * columns * s.KH * s.KW > max(_MAX_TRIED_PRODUCTS, s.KH * s.KW):
                 continue
             tile = {"rows": rows, "columns": columns}
+            apart = max(_apart(conv, rows, s.KH), _apart(conv, columns, s.KW))
             yield from (
-                {**tile, **threads}
+                {**tile, **threads, "spread": spread}
                 for threads in _blocks_tried(
                     math.ceil(s.OW / columns), math.ceil(s.OH / rows), most_z
                 )
+                for spread in (False, True)[: 1 + (apart > 1)]
             )
 
 
@@ -353,7 +417,8 @@ def plane_bytes(conv: Conv2d, tile: Tile) -> tuple[float, float]:
     of_output = min(s.OH, tile.threads_y * tile.rows) * min(s.OW, tile.threads_x * tile.columns)
     written = conv.element_bytes * of_output * _share_of_parts(conv, tile)
     if conv.layout == "nchw":
-        written *= min(tile.columns, _SECTOR_BYTES // conv.element_bytes) / tile.out_width(conv)
+        together = tile.out_width(conv) * tile.columns_apart(conv)
+        written *= max(1, min(tile.columns, _SECTOR_BYTES // conv.element_bytes / together))
     return float(conv.element_bytes * height * width), float(written)
 
 

@@ -53,6 +53,7 @@ def tiles() -> dict[str, st.SearchStrategy[int]]:
         "threads_x": st.integers(1, 4),
         "threads_y": st.integers(1, 4),
         "threads_z": st.integers(1, 4),
+        "spread": st.booleans(),
     }
 
 
@@ -137,7 +138,7 @@ def test_the_best_is_right_with_channels_last(device, kind, sizes):
 @pytest.mark.parametrize(
     ("chosen", "groups", "right", "wrong"),
     [
-        (DepthwiseParameters(), 3, "top + row >= 0", "true"),
+        (DepthwiseParameters(), 3, "top + y >= 0", "true"),
         (GroupedParameters(channels=2), 1, "first > 0) __sync", "first < 0) __sync"),
         (NarrowParameters(channels=4, threads_z=3), 1, "channel >= channels", "channel > channels"),
     ],
