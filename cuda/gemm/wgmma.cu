@@ -210,47 +210,50 @@ __device__ __forceinline__ bool stored_here(int piece, int n) {
 }
 
 #if SWAPPED
-// Write them, with their end, to C, of which `rows` and `columns` exist, or ALL: a warp transposes 16 x 16 at once in
-// a box of its own, where rows of C are so far apart that there are few bank conflicts.
+// Write them, with their end, to C, of which `rows` and `columns` exist, or ALL: a warp transposes AT_ONCE x 16 in a
+// box of its own, where rows of C are so far apart that there are few bank conflicts.
 template <bool ALL>
 __device__ __forceinline__ void store_swapped(Result* to, int rows, int columns, int first_column,
                                               const Sums& sums, const End& end, float* box) {
-  constexpr int ROW = 20, WIDTH = 4;
-  int lane = threadIdx.x % 32;
+  constexpr int AT_ONCE = TILE_N % 32 ? 16 : 32, ROW = 20, WIDTH = 4;
+  int lane = threadIdx.x % 32, own_row = lane / 2, own_column = lane % 2 * 8;
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
-    int column = first_column + i * 64 + threadIdx.x / 32 % 4 * 16 + lane % 2 * 8;
+    int column = first_column + i * 64 + threadIdx.x / 32 % 4 * 16 + own_column;
 #pragma unroll
-    for (int n = 0; n < TILE_N; n += 16) {
-      if (!stored_here(i, n)) continue;
+    for (int n = 0; n < TILE_N; n += AT_ONCE) {
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
+      for (int j = 0; j < AT_ONCE / 2; ++j) {
         int there = j / 4 * 8 + lane % 4 * 2 + j % 2;
         box[there * ROW + j / 2 % 2 * 8 + lane / 4] = sums.of[i][n / 2 + j];
       }
       __syncwarp();
-      int row = n + lane / 2;
-      if (!ALL && row >= rows) continue;
-      alignas(16) Result results[2 * WIDTH];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float4 four = *reinterpret_cast<const float4*>(box + lane / 2 * ROW + lane % 2 * 8 + half * WIDTH);
-        float parts[WIDTH] = {four.x, four.y, four.z, four.w};
-        end.apply<ALL>(parts, row, column + half * WIDTH);
+      for (int part = 0; part < AT_ONCE; part += 16) {
+        int row = n + part + own_row;
+        if (!stored_here(i, n + part) || (!ALL && row >= rows)) continue;
+        alignas(16) Result results[2 * WIDTH];
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) results[half * WIDTH + j] = Result(parts[j]);
-      }
-      Result* there = to + row * LDC + column;
+        for (int half = 0; half < 2; ++half) {
+          const float* from = box + (part + own_row) * ROW + own_column + half * WIDTH;
+          float4 four = *reinterpret_cast<const float4*>(from);
+          float parts[WIDTH] = {four.x, four.y, four.z, four.w};
+          end.apply<ALL>(parts, row, column + half * WIDTH);
 #pragma unroll
-      for (int j = 0; j < 2 * WIDTH; j += C_WIDTH) {
-        using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
-        if (ALL || column + j + C_WIDTH <= columns) {
-          *reinterpret_cast<Type*>(there + j) = *reinterpret_cast<const Type*>(results + j);
-        } else {
+          for (int j = 0; j < WIDTH; ++j) results[half * WIDTH + j] = Result(parts[j]);
+        }
+        Result* there = to + row * LDC + column;
 #pragma unroll
-          for (int k = j; k < j + C_WIDTH; ++k) {
-            if (column + k < columns) there[k] = results[k];
+        for (int j = 0; j < 2 * WIDTH; j += C_WIDTH) {
+          using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
+          if (ALL || column + j + C_WIDTH <= columns) {
+            *reinterpret_cast<Type*>(there + j) = *reinterpret_cast<const Type*>(results + j);
+          } else {
+#pragma unroll
+            for (int k = j; k < j + C_WIDTH; ++k) {
+              if (column + k < columns) there[k] = results[k];
+            }
           }
         }
       }

@@ -40,7 +40,7 @@ _LINES_OF_PATTERN = 8
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STAGES = (7, 6, 5, 4, 3, 2)
-_MOST_TILES: Mapping[int, int] = {2: 66, 3: 39, 4: 29, 6: 18, 8: 16}
+_MOST_TILES: Mapping[int, int] = {2: 66, 3: 39, 4: 29, 6: 16, 8: 14}
 """The most tiles of a product whose steps so many blocks divide: on 132 multiprocessors, which come
 in pairs, about so many clusters of that size run at once."""
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
