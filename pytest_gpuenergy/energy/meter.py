@@ -46,6 +46,8 @@ _STEADY_S = 1.0
 """The time after which a heat-up shows whether the power is steady."""
 _ALONE_S = 0.4
 """The least time before the trials in which a load that has run beside other work runs alone."""
+_LIMITED_S = 0.6
+"""The least time before the trials in which a load runs that the power limit holds back."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
@@ -435,18 +437,24 @@ class EnergyMeter:
             edges.append(source.next_edge(stride))
             self._warmth.note(edges[-1])
             now_s = clock.now_s()
-            if read_throttle_state(self._device).by_power_limit:
+            first = edges[-3:][0]
+            power_w = (edges[-1].energy_mj - first.energy_mj) / 1e3
+            power_w /= edges[-1].time_s - first.time_s
+            state = read_throttle_state(self._device)
+            if state.by_power_limit:
                 limited_s = now_s
-            if is_enough is not None and len(edges) > 2 and edges[-3].time_s - begin_s >= _GLANCE_S:
-                power_w = (edges[-1].energy_mj - edges[-3].energy_mj) / 1e3
-                power_w /= edges[-1].time_s - edges[-3].time_s
-                if is_enough(power_w):
-                    raise LoadEndedError(power_w)
-            # At the limit the power swings for seconds, about a mean that is steady.
+            is_seen = len(edges) > 2 and first.time_s - begin_s >= _GLANCE_S
+            if is_enough is not None and is_seen and is_enough(power_w):
+                raise LoadEndedError(power_w)
+            # At the limit the power swings for seconds, about a mean that is steady. In the first
+            # moments it exceeds the limit, because that holds for an average.
             swings = now_s - limited_s <= SWING_S
-            long_enough = now_s - begin_s >= least_s
-            steady = now_s - begin_s >= longest_s or (
-                long_enough and (swings or steadiness.settled(edges, run.before_w))
+            exceeds = power_w >= (state.power_limit_mw or math.inf) / 1e3
+            heated_s = now_s - begin_s
+            if swings or exceeds:
+                heated_s -= max(0.0, _LIMITED_S - least_s)
+            steady = heated_s >= longest_s or (
+                heated_s >= least_s and (swings or steadiness.settled(edges, run.before_w))
             )
             if settings.preheat_s:
                 self._preheat.note(now_s, self._warmth.settling(_recent(source, stride)))

@@ -43,8 +43,8 @@ TIMEOUT_S = 20.0
 """The time limit of a candidate's job."""
 
 QUICK = MeterSettings(
-    warmup_s=0.6,
-    warmup_max_s=0.6,
+    warmup_s=0.4,
+    warmup_max_s=0.4,
     steady_slope_per_s=math.inf,
     trial_s=0.2,
     min_trials=2,

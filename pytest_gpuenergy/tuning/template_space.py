@@ -415,10 +415,10 @@ class _Effects:
             # A choice only makes other costs less uncertain, so that no cost seems lower for it:
             # what is not among the few is no better if it did not seem better at first.
             if last <= least[order[few]]:
-                return left[near[chosen]].tolist()
+                return [int(place) for place in left[near[chosen]]]
             few *= _FEW
         chosen, _ = self._best_of(rows, means, variances, count)
-        return left[chosen].tolist()
+        return [int(place) for place in left[chosen]]
 
     def _best_of(
         self, rows: _Numbers, means: _Numbers, variances: _Numbers, count: int

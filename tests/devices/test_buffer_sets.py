@@ -38,8 +38,8 @@ SIZES = st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=24)
 def test_small_buffers_take_many_places_and_large_ones_little_memory(set_bytes):
     sets = placements(set_bytes)
     assert 1 <= sets <= MAX_PLACEMENTS
-    assert sets == 1 or sets * set_bytes <= 256 * MIB
-    assert sets == MAX_PLACEMENTS or (sets + 1) * set_bytes > 256 * MIB
+    assert sets == 1 or sets * set_bytes <= 1024 * MIB
+    assert sets == MAX_PLACEMENTS or (sets + 1) * set_bytes > 1024 * MIB
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 4 * MIB), max_size=6))

@@ -164,7 +164,7 @@ class CudaRelaunch:
 
     def _equals_first(self, buffer_set: BufferSet) -> bool:
         """Return whether a set is known to hold the first result, without a copy to the host."""
-        if self._first is None or self._buffers.in_place or not self._math.is_loaded:
+        if self._first is None or not self._math.is_loaded:
             return False
         return all(
             self._math.same_bytes(buffer_set[name], self._first_set[name]) for name in self._first

@@ -223,12 +223,13 @@ def _number(name: str, text: str) -> float:
 def main(words: Sequence[str]) -> int:
     """Launch the kernel of a control file with the first set of sizes."""
     path, gpu = Path(words[0]), words[1]
-    control = read_control(path)
-    spec = read_spec(path.parent / control.spec)
-    workload = workload_of(spec, spec.sizes[0], dict)
-    kernel = kernel_of(spec, control.state, spec.sizes[0])
-    nbytes = sum(tensor.nbytes for tensor in workload.tensors)
     with open_device(gpu) as device:
+        device.begin_context()  # takes a second with imports, while this process does other things
+        control = read_control(path)
+        spec = read_spec(path.parent / control.spec)
+        workload = workload_of(spec, spec.sizes[0], dict)
+        kernel = kernel_of(spec, control.state, spec.sizes[0])
+        nbytes = sum(tensor.nbytes for tensor in workload.tensors)
         job = Job.of(kernel, workload, seed=control.seed)
         arrays = device.arrays if nbytes > _SMALL_BYTES else None
         with (
