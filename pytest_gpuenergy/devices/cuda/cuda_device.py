@@ -112,6 +112,7 @@ class CudaDevice(Device):
         self._loaded_ahead: Mapping[str, Arena] | None = None  # in the next worker `alongside`
         self._loaded: Event | None = None  # set once the kernel `alongside` is loaded
         self._beginning: list[Thread] = []  # create the contexts of the next item's processes
+        self._is_late = False  # whether somebody waits for these
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
@@ -265,7 +266,7 @@ class CudaDevice(Device):
             worker, self._next_worker = self._next_worker, self._new_worker()
         self._alongside = worker
         self._next_alongside = self._later_alongside or self._new_worker()
-        self._later_alongside, self._loaded = None, Event()
+        self._later_alongside, self._loaded, self._expected = None, Event(), lambda: None
         return _AlongsideKernel(self, worker, job, arenas, self._loaded, ahead)
 
     def expect_alongside(self, make: Expected) -> None:
@@ -432,7 +433,7 @@ class CudaDevice(Device):
         A context takes a quarter of a second. Meanwhile that kernel heats the card, and nothing is
         measured.
         """
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded, self._is_late = self._loaded, None, False
         if loaded is None or self._next_alongside is None:
             return
 
@@ -440,7 +441,7 @@ class CudaDevice(Device):
             worker.start()
             loaded.wait()
             self._begin(worker)
-            if worker is self._next_alongside:
+            if worker is self._next_alongside and not self._is_late:
                 self._load_ahead(worker)
 
         for worker in (self._next_worker, self._next_alongside):
@@ -450,8 +451,7 @@ class CudaDevice(Device):
 
     def _load_ahead(self, worker: Worker) -> None:
         """Load the kernel of the next item, if it has been compiled already."""
-        expected, self._expected = self._expected, lambda: None
-        if (found := expected()) is None:
+        if (found := self._expected()) is None:
             return
         job, arenas = found
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
@@ -468,6 +468,7 @@ class CudaDevice(Device):
 
     def _await_contexts(self) -> None:
         """Wait until no process creates a context, which would disturb what is timed."""
+        self._is_late = True
         for thread in tuple(self._beginning):
             thread.join()
         self._beginning.clear()

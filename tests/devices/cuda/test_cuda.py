@@ -394,11 +394,14 @@ def compiled(workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> list
 
 def measured_with_next(device: CudaDevice, arenas: Any, fault: Exception | None = None) -> None:
     """Measure a kernel while the next one is loaded, on ``arenas``."""
-    device.expect_alongside(lambda: (job_of(kernel(), apart=True), arenas))
     heater: Any = alongside(device, kernel())
+    device.expect_alongside(lambda: (job_of(kernel(), apart=True), arenas))
     following: Any = device._next_alongside
     following.faults = {} if fault is None else {"load": fault}
     with device.load(job_of(kernel()), TENSORS), heater:
+        for thread in threading.enumerate():
+            if thread.name == "next-context":
+                thread.join()
         device.renew()
     following.faults = {}
 
