@@ -99,7 +99,6 @@ from .play.rank_replay import (
     ReplayOptions as ReplayOptions,
     call_settings as call_settings,
     slight_modules as slight_modules,
-    windows_to_measure as windows_to_measure,
 )
 from .play.recorded import (
     argument_bytes as argument_bytes,

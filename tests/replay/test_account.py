@@ -274,6 +274,11 @@ class TestGapPower:
         found = self.account(GRAPH, **gapped)
         assert (found.gaps_w, found.gaps_mj, found.gaps_mj_half_width) == (50.0, 300.0, 0.0)
 
+    def test_a_power_that_may_be_that_after_a_load_is_taken_for_it(self):
+        found = self.account(GRAPH, time_ms=10.1, raw_energy_mj=1990.0, energy_mj=1990.0)
+        assert found.gaps_w == 50.0  # not -100 W
+        assert found.gaps_mj_half_width == pytest.approx((24.0 + 20.0) / 0.1 * 6.0)
+
     def test_gaps_of_the_host_take_the_power_after_a_load(self):
         assert self.account(EAGER).gaps_w == 50.0
 

@@ -402,7 +402,8 @@ class Account(Struct, frozen=True):
         links_w: The power of the links to other GPUs while the exchanges of a step keep them
             awake; None if there are no links, or if it was not measured.
         links_mj: The energy of the links outside exchanges, at that power.
-        gaps_w: The power in the gaps, see `gap_power`; ``idle_w`` where that was not measured.
+        gaps_w: The power in the gaps, see `gap_power`; ``idle_w`` where that was not measured, or
+            where its interval holds ``idle_w``.
         gaps_mj_half_width: The half width of the 95 % interval of ``gaps_mj``; 0 at ``idle_w``.
         clocks_ms: What the times of ``spaced`` calls change by at the clock of the step.
         clocks_mj: What their energies change by.
@@ -542,9 +543,11 @@ def neighbours(
         together = figures_of(found, measured, whole.temperature_c)
         if together is None or any(call not in alone for call in ids):
             continue
-        is_slower = is_held_back(found, whole) and not _has_clock_of(whole, found)
         of_limit = whole.cap_binding and is_layer_window(found, step)
-        if is_slower and not of_limit and not from_host:
+        is_slower = not of_limit and (
+            is_held_back(found, whole) and not _has_clock_of(whole, found)
+        )
+        if is_slower and not from_host:
             continue
         times_us = [profiled_gpu_us(found), *(profiled_gpu_us(measured[call]) for call in ids)]
         if None not in times_us:
@@ -608,8 +611,12 @@ def account_for_step(
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
     figures: dict[str, CallFigures] = {}
-    in_layers = bool(whole.cap_binding and level in (GRAPH, LAYERS)) and any(
-        is_layer_window(found, step) and found.measured for found in measured.values()
+    made = {call.id for call in calls if calls_at(call, step, level, modules)}
+    in_layers = bool(whole.cap_binding) and any(
+        is_layer_window(found, step)
+        and found.measured
+        and made.issuperset(str(found.workload.parameters[WINDOW_CALLS]).split())
+        for found in measured.values()
     )
     for call in calls:
         count = calls_at(call, step, level, modules)
@@ -660,6 +667,8 @@ def account_for_step(
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
     gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms
     in_gaps = gap_power(step, level, measured, whole.temperature_c) or GapPower(idle_w, 0.0)
+    if level != EAGER and abs(in_gaps.power_w - idle_w) <= in_gaps.half_width_w:
+        in_gaps = GapPower(idle_w, in_gaps.half_width_w)  # that is known better
     gaps_mj = in_gaps.power_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
     exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)

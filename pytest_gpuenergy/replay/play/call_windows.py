@@ -1,25 +1,27 @@
 """Finds the windows of a model's layers: calls that follow one another, to be measured together.
 
 A call after others takes more or less time and energy than after its like, which the account calls
-neighbours. A window repeats in each layer of the same form; the calls of a layer are divided evenly
-among its windows. Under a power limit, calls that draw little leave to others what they do not
-take, so that the mix of calls counts: there, a whole layer is one window.
+neighbours. A window is a whole layer if all its calls can be replayed, since also the last call of
+a part does something to the next one; and under a power limit, calls that draw little leave to
+others what they do not take, so that the mix of calls counts. It repeats in each layer of the same
+form.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
-_LONGEST = 16
-"""The largest number of calls in a window, about a third of a layer of a language model."""
-_LONGEST_LAYER = 512
-"""The largest number of calls of a layer that is one window; loops over tokens have more."""
+LONGEST = (512, 16)
+"""The largest number of calls in a window: in the first place, which is that of most layers, but
+not of loops over tokens; and where a longer one cannot be replayed, although each of its calls
+can."""
 _MOST = 6
 """The largest number of windows of a step; each takes as long to measure as a call."""
 
@@ -56,10 +58,13 @@ def choose_windows(
     calls: Mapping[str, UniqueCall],
     steps: Sequence[int],
     known: Sequence[CallWindow] = (),
+    *,
+    longest: int = LONGEST[0],
+    from_host: bool = False,
 ) -> list[CallWindow]:
-    """Return the windows of each step: parts of layers, and whole layers.
+    """Return the windows of each step: whole layers, or parts of them.
 
-    If there are many parts of layers, those with most GPU time are returned.
+    If there are many, those with most GPU time are returned.
 
     Args:
         ids: For each call of a run, by the step that makes it, the id of the unique call if it
@@ -68,8 +73,10 @@ def choose_windows(
             last call.
         calls: The unique calls that can be replayed, by id.
         steps: The numbers of the steps.
-        known: Windows of another run, whose calls are in no other part where this run makes them in
-            the same order.
+        known: Windows that are there already, whose calls are in no other one where this run makes
+            them in the same order.
+        longest: The largest number of calls in a window.
+        from_host: Whether only the host makes the calls of this run in their order.
     """
     found = []
     for step in steps:
@@ -80,36 +87,48 @@ def choose_windows(
             numbers = [number for number in range(*spans[step]) if step in ids[number]]
             form = tuple(ids[number][step] for number in numbers)
             alike.setdefault(form, []).append(numbers)
+        others = sorted(
+            (other.calls for other in known if other.step == step), key=len, reverse=True
+        )
         of_step: list[CallWindow] = []
-        of_layers: list[CallWindow] = []
+        numbered = Counter((one.is_layer, one.from_host) for one in known if one.step == step)
         for form, in_layers in alike.items():
-            if len(in_layers) < 2:
-                continue
-            others = [other.calls for other in known if other.step == step and not other.is_layer]
-            for begin, end in _parts(form, sorted(others, key=len, reverse=True)):
-                if end - begin > 1 and all(call in calls for call in form[begin:end]):
-                    numbers_of_each = [numbers[begin:end] for numbers in in_layers]
-                    number = len(of_step)
-                    of_step.append(CallWindow(step, number, form[begin:end], numbers_of_each))
-            if 1 < len(form) <= _LONGEST_LAYER and all(call in calls for call in form):
-                number = len(of_layers)
-                of_layers.append(CallWindow(step, number, form, in_layers, is_layer=True))
+            for begin, end in _parts(form, others, calls, longest):
+                is_layer = end - begin == len(form)
+                number = numbered[is_layer, from_host]
+                numbered[is_layer, from_host] += 1
+                numbers_of_each = [numbers[begin:end] for numbers in in_layers]
+                of_step.append(
+                    CallWindow(step, number, form[begin:end], numbers_of_each, is_layer, from_host)
+                )
 
         def gpu_us(window: CallWindow) -> float:
             return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
 
-        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST] + of_layers
+        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST]
     return found
 
 
-def _parts(form: tuple[str, ...], known: Sequence[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last place, exclusive, of parts of a layer without those in ``known``."""
+def _parts(
+    form: tuple[str, ...],
+    known: Sequence[tuple[str, ...]],
+    calls: Collection[str],
+    longest: int,
+) -> Iterator[tuple[int, int]]:
+    """Yield the first and last place, exclusive, of parts of a layer with more than one call.
+
+    They have only ``calls``, and none of those in ``known`` in the same order.
+    """
     begin = place = 0
     while place <= len(form):
         alike = (len(part) for part in known if form[place : place + len(part)] == part)
-        length = next(alike, 0)
+        length = next(alike, 0) or int(place < len(form) and form[place] not in calls)
         if length or place == len(form):
-            parts = max(1, math.ceil((place - begin) / _LONGEST))
-            yield from pairwise(begin + n * (place - begin) // parts for n in range(parts + 1))
+            parts = max(1, math.ceil((place - begin) / longest))
+            for first, last in pairwise(
+                begin + n * (place - begin) // parts for n in range(parts + 1)
+            ):
+                if last - first > 1:
+                    yield first, last
             begin = place + length
         place += length or 1

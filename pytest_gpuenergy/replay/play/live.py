@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -26,7 +27,7 @@ from pytest_gpuenergy.replay.account.account import (
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
-from pytest_gpuenergy.replay.play.call_windows import CallWindow, choose_windows
+from pytest_gpuenergy.replay.play.call_windows import LONGEST, CallWindow, choose_windows
 from pytest_gpuenergy.replay.play.changes import ResultReads, call_changes, fusible_modules
 from pytest_gpuenergy.replay.play.replay_plan import (
     Cache,
@@ -43,7 +44,6 @@ from pytest_gpuenergy.replay.play.step_capture import (
 )
 from pytest_gpuenergy.replay.play.turns import (
     CallTurns,
-    Captured,
     cold_bytes,
     gap,
     replayable_turns,
@@ -100,7 +100,19 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                 windows: list[tuple[CallWindow, CallTurns, float]] = []
                 if ranks.count == 1 and runs[-1].of_graph == profile.graph_differs:
                     replayed = {call.id: call for call in chosen if call.id in turns}
-                    for made_by, alike in _kinds_of_windows(runs, calls, replayed, steps):
+                    for made_by, longest in product(runs[::-1], LONGEST):
+                        from_host = made_by is not runs[-1]
+                        alike = choose_windows(
+                            made_by.ids(calls, from_host=from_host),
+                            made_by.layers,
+                            replayed,
+                            steps,
+                            [window for window, _, _ in windows],
+                            longest=longest,
+                            from_host=from_host,
+                        )
+                        if not alike:
+                            continue
                         try:
                             of_kind, apart = window_turns(
                                 alike,
@@ -262,30 +274,6 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
         )
 
     return plan
-
-
-def _kinds_of_windows(
-    runs: Sequence[Captured],
-    calls: Sequence[UniqueCall],
-    replayed: Mapping[str, UniqueCall],
-    steps: Sequence[int],
-) -> list[tuple[Captured, list[CallWindow]]]:
-    """Return windows with the run that makes them; a call is in one window of each kind."""
-    in_graph, from_host = runs[-1], runs[0]
-    found = choose_windows(in_graph.ids(calls), in_graph.layers, replayed, steps)
-    kinds = [
-        (in_graph, [window for window in found if window.is_layer == is_layer])
-        for is_layer in (False, True)
-    ]
-    if in_graph is not from_host:
-        ids = from_host.ids(calls, from_host=True)
-        only_there = [
-            replace(window, from_host=True)
-            for window in choose_windows(ids, from_host.layers, replayed, steps, found)
-            if not window.is_layer
-        ]
-        kinds.append((from_host, only_there))
-    return kinds
 
 
 def most_energy(

@@ -31,8 +31,6 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     WINDOW_HOST,
-    WINDOW_LAYER,
-    WINDOW_STEP,
     Account,
     Saving,
     account_for_step,
@@ -238,10 +236,11 @@ class RankReplay:
         in_windows = frozenset(call for item in plan.windows for call in window_calls(item))
         settings = call_settings(calls, steps, in_windows, brief=brief)
         settings |= {step_key(step, level): _SLIGHT for step in steps for level in modules}
-        of_window = dataclasses.replace(_BRIEF, steady_slope_per_s=math.inf) if brief else _BRIEF
-        settings |= {item.key: of_window for item in plan.windows if not is_layer(item)}
+        if brief:
+            of_window = dataclasses.replace(_BRIEF, steady_slope_per_s=math.inf)
+            settings |= {item.key: of_window for item in plan.windows}
+        settings |= {item.key: _SLIGHT for item in plan.windows if is_from_host(item)}
         settings |= {restores_key(key): own for key, own in settings.items()}
-        settings |= {item.key: _TRIFLING for item in plan.windows if is_from_host(item)}
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         settings |= {host_gaps_key(step): _SLIGHT if brief else _BRIEF for step in steps}
         left_out: frozenset[str] = frozenset()
@@ -259,7 +258,7 @@ class RankReplay:
                     plan.gapped_steps,
                     host_gaps(plan, calls, steps, group),
                     plan.calls,
-                    windows_to_measure(plan, group),
+                    plan.windows,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
@@ -525,11 +524,6 @@ def slight_modules(
     )
 
 
-def is_layer(window: Replayable | Measurement) -> bool:
-    """Return whether a window has all calls of a layer."""
-    return WINDOW_LAYER in window.workload.parameters
-
-
 def is_from_host(window: Replayable) -> bool:
     """Return whether only the host makes the calls of a window in their order."""
     return WINDOW_HOST in window.workload.parameters
@@ -550,33 +544,6 @@ def host_gaps(
         found = plan.host_gaps(step, max(1, round(1e6 * whole.time_ms / launched)))
         if found is not None:
             yield found
-
-
-def windows_to_measure(
-    plan: ReplayPlan, measured: Mapping[str, Measurement]
-) -> Iterator[Replayable]:
-    """Yield whole layers of the steps that the power limit slows down, parts of layers of others.
-
-    A step has both if the limit slows down only its layers alone, or only the whole graph; and a
-    step without whole layers that can be replayed has its parts in any case, as have all steps that
-    the host launches otherwise. What restores the values of a window comes with it.
-    """
-    windows = [item for item in plan.windows if window_calls(item)]
-    keys = {item.key for item in windows if is_from_host(item)}
-    for step in {item.workload.parameters[WINDOW_STEP] for item in windows}:
-        wholes = [measured.get(step_key(int(step), level)) for level in (GRAPH, LAYERS)]
-        limited = [bool(whole.cap_binding) for whole in wholes if whole is not None]
-        of_step = [
-            item
-            for item in windows
-            if item.workload.parameters[WINDOW_STEP] == step and not is_from_host(item)
-        ]
-        layers = {item.key for item in of_step if is_layer(item)} if any(limited) else set()
-        keys |= layers
-        if not (layers and all(limited)):
-            keys |= {item.key for item in of_step if not is_layer(item)}
-    keys |= {restores_key(key) for key in keys}
-    yield from (item for item in plan.windows if item.key in keys)
 
 
 def spaced_calls(
