@@ -81,7 +81,7 @@ _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
 """The part of all blocks with which it is worth trying that weights stay."""
-_TILES_C = (16, 32, 64, 96, 128, 192, 256)
+_TILES_C = (16, 32, 48, 64, 80, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
