@@ -104,7 +104,7 @@ _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 a step whose operands are read to registers."""
 _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
-_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 60
+_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 100
 """The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
 of four elements."""
 _ISSUED_CYCLES = 50
