@@ -54,6 +54,7 @@ GROUPS = {
     "kinds": ("kind",),
     "new": ("new",),
     "last": ("last",),
+    "final": ("final",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""

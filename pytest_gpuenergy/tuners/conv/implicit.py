@@ -81,7 +81,7 @@ _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
 """The part of all blocks with which it is worth trying that weights stay."""
-_TILES_C = (16, 32, 64, 96, 128, 192, 256)
+_TILES_C = (16, 32, 48, 64, 80, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
 _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
@@ -94,16 +94,17 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 # Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
 # in bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
-"""The part of that rate that kernels reach."""
-_LEAST_SPLIT_CHANNELS = 28
-"""The channels of which a tile takes as long as one with fewer in 3xtf32, whose elements of windows
-come from registers: by the trials on H200s of tiles of 8 to 32 channels."""
+"""The part of that rate that kernels reach, but those in 3xtf32."""
+_SPLIT_CHANNELS, _SPLIT_SHARE = 30, 0.89
+"""The channels more that a tile takes as long as in 3xtf32, whose elements of windows come from
+registers, and the cycles of such products relative to that rate: in the trials on an H200, an
+instruction took 19 to 72 cycles for 8 to 120 channels, with a clock of 1980 instead of 1755 MHz."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
 a step whose operands are read to registers."""
 _LOADED_BYTES_PER_CYCLE, _STORED_BYTES_PER_CYCLE = 55, 22
 """The approximate bytes of a multiprocessor, while all multiprocessors load or store."""
-_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 60
+_COPY_CYCLES, _WHOLE_COPY_CYCLES, _REST_CYCLES = 51, 75, 100
 """The cycles in which a thread copies a part of a piece, a whole one, and writes the smaller parts
 of four elements."""
 _ISSUED_CYCLES = 50
@@ -483,7 +484,7 @@ class ImplicitParameters(WindowParameters):
             of_input, of_weights = self._elements_of_copy(conv)
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
-        columns = max(self.tile_c, _LEAST_SPLIT_CHANNELS) if split else self.tile_c
+        columns = _SPLIT_SHARE * (self.tile_c + _SPLIT_CHANNELS) if split else self.tile_c
         products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
@@ -510,7 +511,7 @@ class ImplicitParameters(WindowParameters):
         def wave(count: float) -> float:
             """Return the cycles of tiles of which a multiprocessor has `count` at once."""
             step = max(
-                count * products / _EFFICIENCY,
+                count * products / (1 if split else _EFFICIENCY),
                 alone,
                 count * loading,
                 count * copying,

@@ -589,8 +589,8 @@ def test_all_offered_parameters_fit(conv, factor):
     [
         (66, "3xtf32", {16, 24, 40, 72}),  # of 96 channels, 30 would be in vain
         (5, "tf32", {8}),
-        (256, "tf32", {16, 32, 64, 88, 128, 256}),
-        (104, "float16", {16, 32, 64, 96, 104, 128}),  # whole sectors, and what is stored at once
+        (256, "tf32", {16, 32, 48, 64, 88, 128, 256}),
+        (104, "float16", {16, 32, 48, 64, 80, 96, 104, 128}),
     ],
 )
 def test_tiles_share_the_channels_evenly(channels, mode, tiles):
