@@ -111,9 +111,9 @@ template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW>
 __device__ __forceinline__ void copy_operand(Element* to, const Element* from, int rows, int columns) {
   SharedPlace there = {to, shared_address(to)};
   if (rows >= HEIGHT && columns >= LENGTH) {
-    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, true, true, PREPARERS>(there, from, rows, columns);
+    copy_shifted<PREPARERS, HEIGHT, LENGTH, DISTANCE, TO_ROW, true>(there, from, rows, columns);
   } else {
-    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, false, false, PREPARERS>(there, from, rows, columns);
+    copy_shifted<PREPARERS, HEIGHT, LENGTH, DISTANCE, TO_ROW, false>(there, from, rows, columns);
   }
 }
 
