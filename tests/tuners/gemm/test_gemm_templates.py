@@ -228,6 +228,18 @@ ODD = {
         replace(TF32, stages=3, copying=True, split=3),
         Gemm("g", 71, 65, 177, "tt", "3xtf32"),
     ),
+    "wgmma_tf32-swapped": (
+        replace(TF32, tile_m=128, tile_n=72, consumers=2, stages=3, in_turn=True, swapped=True),
+        Gemm("g", 139, 137, 100, "tt", "3xtf32", bias=True, activation="gelu", ldc=139),
+    ),
+    "wgmma_tf32-swapped-split": (
+        replace(TF32, tile_m=64, tile_n=72, stages=4, copying=True, split=3, swapped=True),
+        Gemm("g", 71, 65, 177, "tt", "3xtf32", residual=True),
+    ),
+    "wgmma_tf32-swapped-across": (
+        replace(TF32, tile_m=64, tile_n=64, stages=3, blocks=3, swapped=True),
+        Gemm("g", 90, 72, 100, "nn", "tf32"),
+    ),
     "wgmma-linear": (
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
