@@ -463,7 +463,7 @@ ROWS_OF_ANOTHER = {
     ),
     "skinny-unaligned-b-of-another": ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
     "wgmma-a-of-another": ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
-    "simt-bias-of-another": ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
+    "simt-bias-of-another": ("simt-groups", "bias += place.product * C_COLUMNS", "bias += 0 * N"),
 }
 DAILY_ROWS = {
     "wgmma-a-of-another",
@@ -1012,7 +1012,7 @@ FAULTS = {
     "wgmma_tf32-written": (TF32, SPLIT, [("          written_for_async();", "")]),
     "wgmma_tf32-copied-late": (
         *(replace(TF32, copying=True, stages=3), SPLIT),
-        [("prepare<AHEAD>(", "prepare<AHEAD + 1>(")],
+        [('"n"(AHEAD)', '"n"(AHEAD + 1)')],
     ),
     "wgmma_tf32-copied-over": (
         *(replace(TF32, copying=True), SPLIT),
