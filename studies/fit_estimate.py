@@ -71,7 +71,7 @@ from pytest_gpuenergy.tuners import (
     fitted,
 )
 from pytest_gpuenergy.tuning import IDENTITY_FILE, TRIALS_FILE, CardResources
-from pytest_gpuenergy.workloads import MODES, Gemm, from_parameters
+from pytest_gpuenergy.workloads import MODES, Gemm, from_parameters, stored_as
 
 ROOT = Path(__file__).resolve().parent.parent
 HOPPER = CardResources(90, 132, 128, 2048, 228 << 10, 227 << 10)
@@ -210,7 +210,9 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_NEWEST = frozenset({"untuned-twelfth", "untuned-thirteenth", "untuned-cold"})
+_NEWEST = frozenset(
+    f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "fifteenth", "cold")
+)
 _LATEST = {"untuned-ninth", "untuned-tenth", "untuned-eleventh", "untuned-127", *_NEWEST}
 _EARLIER: Mapping[type[Any], Sequence[tuple[type[Any], frozenset[str]]]] = {
     WgmmaFloat8Parameters: [(_EarlierFloat8, frozenset({"untuned-eighth", *_LATEST}))],
@@ -356,7 +358,7 @@ def _offered(trial: Trial) -> bool:
     Some experiments went beyond the search.
     """
     tiling = trial.tiling
-    if not _alike(trial) or _copied_otherwise(trial):
+    if not _alike(trial) or _copied_otherwise(trial) or _stored_singly(trial):
         return False
     if not isinstance(tiling, SimtParameters):
         return True
@@ -400,6 +402,18 @@ def _copied_otherwise(trial: Trial) -> bool:
     if tiling.family in HOPPER_FAMILIES:
         return trial.source in _HALVES_BEFORE and gemm.element_bytes == 2
     return trial.source in _NARROW_BEFORE and not getattr(tiling, "turned", False)
+
+
+def _stored_singly(trial: Trial) -> bool:
+    """Whether the kernel wrote the transpose of C by neighbours that different lanes did not have.
+
+    Rows of C that are a multiple of 16 bytes apart were written as they are now.
+    """
+    swapped = trial.tiling.family in ("hopper", "float8") and trial.tiling.swapped
+    written = trial.gemm.ldc * stored_as(trial.gemm.output_type).itemsize % _PIECE_BYTES
+    return bool(
+        swapped and written and trial.source in {"untuned-thirteenth", "untuned-fourteenth"}
+    )
 
 
 NEAR = 0.12

@@ -91,46 +91,47 @@ struct Shares {
   }
 };
 
+#if ASYNCHRONOUS
 // How many elements lie between a multiple of 16 bytes and this place.
 __device__ __forceinline__ int shift_of(const Element* place) {
   return reinterpret_cast<unsigned long long>(place) % 16 / sizeof(Element);
 }
 
-#if ASYNCHRONOUS
 // Copy 16 bytes, of which the first `there` elements exist; it may be fewer than none or more than all.
 __device__ __forceinline__ void copy_piece(SharedPlace to, const Element* from, int there) {
   constexpr int SIZE = sizeof(Element);
   copy_async<16>(to.address, from, min(max(there, 0), 16 / SIZE) * SIZE, true);
 }
 
-// Copy rows as copy_rows does, by 16 bytes at once: each from the multiple of 16 bytes before it on, and one piece
-// more. The last COPIERS threads of the block do so. The rows that a thread copies are a multiple of WIDTH apart,
-// and thus shifted alike.
-template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW, bool ALL_ROWS, bool ALL_COLUMNS, int COPIERS = THREADS>
+// Copy HEIGHT rows of LENGTH elements by 16 bytes at once, each from the multiple of 16 bytes before it on, and one
+// piece more of rows that need it. Of them, `rows` and `columns` are in the matrix, or ALL; the others become 0. The
+// last COPIERS threads of the block do so: the rows of one are a multiple of WIDTH apart, and thus shifted alike.
+template <int COPIERS, int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW, bool ALL>
 __device__ void copy_shifted(SharedPlace to, const Element* from, int rows, int columns) {
   constexpr int WIDTH = 16 / sizeof(Element);
   constexpr int ALONG = common_divisor(COPIERS / WIDTH, LENGTH / WIDTH), DOWN = COPIERS / ALONG;
+  constexpr bool SHIFTED = DISTANCE % WIDTH != 0 || GROUPED;
   int thread = threadIdx.x - (THREADS - COPIERS), own_row = thread / ALONG, own_column = thread % ALONG * WIDTH;
   const Element *own = from + own_row * DISTANCE, *last = from + thread * DISTANCE;
   int shift = shift_of(own), last_shift = shift_of(last);
   own += own_column - shift;
   last += LENGTH - last_shift;
-  int end = ALL_COLUMNS ? LENGTH : min(columns, LENGTH);
+  int end = ALL ? LENGTH : min(columns, LENGTH);
   SharedPlace own_to = to + (own_row * TO_ROW + own_column), last_to = to + (thread * TO_ROW + LENGTH);
 #pragma unroll
   for (int row = 0; row < HEIGHT; row += DOWN) {
     if (HEIGHT % DOWN != 0 && own_row + row >= HEIGHT) continue;
-    bool valid = ALL_ROWS || own_row + row < rows;
+    bool valid = ALL || own_row + row < rows;
 #pragma unroll
     for (int column = 0; column < LENGTH; column += ALONG * WIDTH) {
-      int there = ALL_COLUMNS ? WIDTH : end + shift - own_column - column;
+      int there = ALL ? WIDTH : end + shift - own_column - column;
       copy_piece(own_to + (row * TO_ROW + column), own + (row * DISTANCE + column), valid ? there : 0);
     }
   }
 #pragma unroll
-  for (int row = 0; row < HEIGHT; row += COPIERS) {
+  for (int row = 0; row < (SHIFTED ? HEIGHT : 0); row += COPIERS) {
     if (HEIGHT % COPIERS != 0 && thread + row >= HEIGHT) continue;
-    bool valid = ALL_ROWS || thread + row < rows;
+    bool valid = ALL || thread + row < rows;
     copy_piece(last_to + row * TO_ROW, last + row * DISTANCE, valid ? end + last_shift - LENGTH : 0);
   }
 }

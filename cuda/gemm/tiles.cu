@@ -87,7 +87,7 @@ __device__ Place place_of(int tile, int rank = 0) {
 // The number of the product's A and C.
 __device__ __forceinline__ int matrix_of(const Place& place) { return GROUPED ? 0 : place.product; }
 
-constexpr int C_ROWS = SWAPPED ? N : M, C_COLUMNS = SWAPPED ? M : N;
+[[maybe_unused]] constexpr int C_ROWS = SWAPPED ? N : M, C_COLUMNS = SWAPPED ? M : N;
 
 // The place in C of one in what is computed.
 __device__ __forceinline__ Place place_of_c(const Place& place) {

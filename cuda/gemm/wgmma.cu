@@ -211,12 +211,16 @@ __device__ __forceinline__ bool stored_here(int piece, int n) {
 
 #if SWAPPED
 // Write them, with their end, to C, of which `rows` and `columns` exist, or ALL: a warp transposes AT_ONCE x 16 in a
-// box of its own, where rows of C are so far apart that there are few bank conflicts.
+// box of its own, where rows of C are so far apart that there are few bank conflicts. Neighbouring lanes then write
+// neighbouring elements, C_WIDTH at once.
 template <bool ALL>
 __device__ __forceinline__ void store_swapped(Result* to, int rows, int columns, int first_column,
                                               const Sums& sums, const End& end, float* box) {
-  constexpr int AT_ONCE = TILE_N % 32 ? 16 : 32, ROW = 20, WIDTH = 4;
-  int lane = threadIdx.x % 32, own_row = lane / 2, own_column = lane % 2 * 8;
+  constexpr int AT_ONCE = TILE_N % 32 ? 16 : 32, ROW = 20, READ = C_WIDTH < 4 ? C_WIDTH : 4;
+  constexpr int ACROSS = 16 / C_WIDTH, DOWN = 32 / ACROSS;
+  using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
+  using Read = typename Piece<READ * sizeof(float)>::Type;
+  int lane = threadIdx.x % 32, own_row = lane / ACROSS, own_column = lane % ACROSS * C_WIDTH;
 #pragma unroll
   for (int i = 0; i < PIECES; ++i) {
     int column = first_column + i * 64 + threadIdx.x / 32 % 4 * 16 + own_column;
@@ -230,30 +234,26 @@ __device__ __forceinline__ void store_swapped(Result* to, int rows, int columns,
       }
       __syncwarp();
 #pragma unroll
-      for (int part = 0; part < AT_ONCE; part += 16) {
+      for (int part = 0; part < AT_ONCE; part += DOWN) {
         int row = n + part + own_row;
         if (!stored_here(i, n + part) || (!ALL && row >= rows)) continue;
-        alignas(16) Result results[2 * WIDTH];
+        alignas(sizeof(Type)) Result results[C_WIDTH];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* from = box + (part + own_row) * ROW + own_column + half * WIDTH;
-          float4 four = *reinterpret_cast<const float4*>(from);
-          float parts[WIDTH] = {four.x, four.y, four.z, four.w};
-          end.apply<ALL>(parts, row, column + half * WIDTH);
+        for (int first = 0; first < C_WIDTH; first += READ) {
+          alignas(sizeof(Read)) float parts[READ];
+          const float* from = box + (part + own_row) * ROW + own_column + first;
+          *reinterpret_cast<Read*>(parts) = *reinterpret_cast<const Read*>(from);
+          end.apply<ALL>(parts, row, column + first);
 #pragma unroll
-          for (int j = 0; j < WIDTH; ++j) results[half * WIDTH + j] = Result(parts[j]);
+          for (int j = 0; j < READ; ++j) results[first + j] = Result(parts[j]);
         }
         Result* there = to + row * LDC + column;
+        if (ALL || column + C_WIDTH <= columns) {
+          *reinterpret_cast<Type*>(there) = *reinterpret_cast<const Type*>(results);
+        } else {
 #pragma unroll
-        for (int j = 0; j < 2 * WIDTH; j += C_WIDTH) {
-          using Type = typename Piece<C_WIDTH * sizeof(Result)>::Type;
-          if (ALL || column + j + C_WIDTH <= columns) {
-            *reinterpret_cast<Type*>(there + j) = *reinterpret_cast<const Type*>(results + j);
-          } else {
-#pragma unroll
-            for (int k = j; k < j + C_WIDTH; ++k) {
-              if (column + k < columns) there[k] = results[k];
-            }
+          for (int j = 0; j < C_WIDTH; ++j) {
+            if (column + j < columns) there[j] = results[j];
           }
         }
       }

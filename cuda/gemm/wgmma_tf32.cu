@@ -111,9 +111,9 @@ template <int HEIGHT, int LENGTH, int DISTANCE, int TO_ROW>
 __device__ __forceinline__ void copy_operand(Element* to, const Element* from, int rows, int columns) {
   SharedPlace there = {to, shared_address(to)};
   if (rows >= HEIGHT && columns >= LENGTH) {
-    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, true, true, PREPARERS>(there, from, rows, columns);
+    copy_shifted<PREPARERS, HEIGHT, LENGTH, DISTANCE, TO_ROW, true>(there, from, rows, columns);
   } else {
-    copy_shifted<HEIGHT, LENGTH, DISTANCE, TO_ROW, false, false, PREPARERS>(there, from, rows, columns);
+    copy_shifted<PREPARERS, HEIGHT, LENGTH, DISTANCE, TO_ROW, false>(there, from, rows, columns);
   }
 }
 
@@ -435,6 +435,27 @@ __device__ __forceinline__ void add_parts(Sums& sums, float4* memory) {
 }
 #endif
 
+#if SWAPPED
+// Write them, with their end, to rows of `distance` elements of C, of which `rows` and `columns` exist, or ALL: a
+// thread then has neighbouring columns of two rows.
+template <bool ALL>
+__device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
+                                      const Sums& sums, const End& end) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    int row = n + first_column(threadIdx.x) + (i ^ has_second_first(threadIdx.x));
+    if (!ALL && row >= rows) continue;
+#pragma unroll
+    for (int j = 0; j < TILE_M / 8; ++j) {
+      if (!stored_here(j)) continue;
+      int column = j * 8 + 2 * (threadIdx.x % 4);
+      float pair[2] = {sums.of[4 * j + 2 * i], sums.of[4 * j + 2 * i + 1]};
+      end.apply<ALL>(pair, row, column);
+      store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
+    }
+  }
+}
+#else
 // Write them, with their end, to rows of `distance` elements, of which `rows` and `columns` exist, or ALL.
 template <bool ALL>
 __device__ __forceinline__ void store(float* to, int distance, int rows, int columns, int n,
@@ -451,6 +472,7 @@ __device__ __forceinline__ void store(float* to, int distance, int rows, int col
     store_pair<ALL>(to + row * distance + column, distance, columns - column, pair[0], pair[1]);
   }
 }
+#endif
 
 #if SHARED_TILES
 constexpr int SUM_THREADS = 128 * CONSUMERS;
@@ -615,8 +637,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if TILE_BLOCKS > 1
     add_parts(sums, reinterpret_cast<float4*>(stages));
 #endif
-    Place place = place_of(work.tile, rank);
-    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, N - place.column,
+    Place place = place_of_c(place_of(work.tile, rank));
+    store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, C_COLUMNS - place.column,
                           warpgroup * 64, sums, end_at(place, BIAS, RESIDUAL));
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival

@@ -308,6 +308,24 @@ class HopperTiling(Tiling):
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         """Return the constants that describe the instruction that multiplies."""
 
+    def swapped_constants(self, gemm: Gemm) -> dict[str, Constant]:
+        """Return what is another thing in the product of the transposes."""
+        if gemm.groups or gemm.scaling == "block":
+            raise InputError(
+                f"The template {self.template} computes no transpose of C for groups or scales of "
+                "blocks."
+            )
+        return {
+            "SWAPPED": True,
+            "M": gemm.N,
+            "N": gemm.M,
+            "ALL_M": gemm.N % self.tile_n == 0,
+            "A_TRANSPOSED": not gemm.b_transposed,
+            "B_TRANSPOSED": not gemm.a_transposed,
+            "TILE_M": self.tile_n,
+            "TILE_N": self.tile_m,
+        }
+
     @classmethod
     @abstractmethod
     def tiles_tried(cls, gemm: Gemm) -> Iterator[Mapping[str, int]]:

@@ -211,7 +211,7 @@ class WgmmaParameters(HopperTiling):
         along = ", ".join(("", *(str(int(one)) for one in across[:: -1 if self.swapped else 1])))
         of_a, of_b, add = places_after(self.instruction_sums, 1, 1, 1)
         return {
-            **(self._swapped_constants(gemm) if self.swapped else {}),
+            **(self.swapped_constants(gemm) if self.swapped else {}),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',
             "ALONG": f'"{along}"' if gemm.element_bytes == 2 else '""',
             "HALVES": stored_bytes == 2,
@@ -224,24 +224,6 @@ class WgmmaParameters(HopperTiling):
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
             "PROMOTED": False,
             "DOUBLED": False,
-        }
-
-    def _swapped_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """Return what is another thing in the product of the transposes."""
-        if gemm.groups or gemm.scaling == "block":
-            raise InputError(
-                f"The template {self.template} computes no transpose of C for groups or scales of "
-                "blocks."
-            )
-        return {
-            "SWAPPED": True,
-            "M": gemm.N,
-            "N": gemm.M,
-            "ALL_M": gemm.N % self.tile_n == 0,
-            "A_TRANSPOSED": not gemm.b_transposed,
-            "B_TRANSPOSED": not gemm.a_transposed,
-            "TILE_M": self.tile_n,
-            "TILE_N": self.tile_m,
         }
 
     def _rows_stored(self, gemm: Gemm) -> bool:

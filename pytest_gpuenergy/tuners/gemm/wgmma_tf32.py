@@ -61,6 +61,8 @@ class WgmmaTf32Parameters(HopperTiling):
         copying: whether warps copy A and B themselves, whose rows may then be any distance apart.
         turned: whether A, which is stored transposed, is transposed by a launch before that of the
             product, rather than in shared memory.
+        swapped: whether the transpose of C is computed. Then each consumer computes 64 rows of the
+            tile, and it is B that must lie along K or be transposed.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
@@ -69,7 +71,12 @@ class WgmmaTf32Parameters(HopperTiling):
     line: ClassVar[int] = _LEAST_ROWS
     columns: ClassVar[int] = _LINE
     barrier_bytes: ClassVar[int] = 24
-    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "copying": 0, "turned": 0}
+    added: ClassVar[Mapping[str, int]] = {
+        **HopperTiling.added,
+        "copying": 0,
+        "turned": 0,
+        "swapped": 0,
+    }
     splits: ClassVar[tuple[int, ...]] = (2, 3, 4, 6, 8)
 
     tile_k: int = _LINE
@@ -77,12 +84,25 @@ class WgmmaTf32Parameters(HopperTiling):
     in_turn: bool = False
     copying: bool = False
     turned: bool = False
+    swapped: bool = False
+
+    @property
+    def computed_tile(self) -> tuple[int, int]:
+        tile = (self.tile_m, self.tile_n)
+        return (tile[1], tile[0]) if self.swapped else tile
+
+    def _across(self, gemm: Gemm) -> tuple[bool, bool]:
+        """Return whether the operands that are multiplied, A and B, do not lie along K."""
+        across = (gemm.a_transposed, not gemm.b_transposed)
+        return (across[1], across[0]) if self.swapped else across
 
     def _check_tile(self) -> None:
+        rows, columns = self.computed_tile
         whole = (
-            not self.tile_m % _LEAST_ROWS
-            and self.tile_m <= _WIDEST
-            and self.tile_n == WARPGROUP_ROWS * self.consumers
+            not rows % _LEAST_ROWS
+            and rows <= _WIDEST
+            and columns == WARPGROUP_ROWS * self.consumers
+            and not (self.swapped and (self.turned or self.cluster != (1, 1)))
             and self.tile_k == _LINE
             and self.consumers > self.in_turn
             and not (self.copying and (self.consumers > 2 or self.cluster != (1, 1)))
@@ -94,7 +114,8 @@ class WgmmaTf32Parameters(HopperTiling):
                 f"of {_LEAST_ROWS} rows, up to 256, 64 columns for each of {self.consumers} "
                 "consumers, and steps of 32; only several consumers can take turns, and only "
                 "blocks without a cluster and with up to two consumers copy operands themselves, "
-                "which no launch then transposes."
+                "which no launch then transposes. With swapped=1, rows and columns change places, "
+                "and there is neither a cluster nor turned=1."
             )
 
     @classmethod
@@ -125,11 +146,26 @@ class WgmmaTf32Parameters(HopperTiling):
                         yield {**tile, "turned": turned, "split": split}
                     if not turned:
                         yield {**tile, "copying": True, "split": split}
+        if not gemm.b_transposed or gemm.groups:
+            return
+        counts = range(-(-gemm.N // _WIDEST), -(-gemm.N // _TILES_M[0]) + 1)
+        even = (-(-gemm.N // (count * _LEAST_ROWS)) * _LEAST_ROWS for count in counts[:_EVEN])
+        for in_turn, tile_n, consumers in itertools.product(
+            (False, True), sorted({*_TILES_M, *even}), (1, 2, 3)
+        ):
+            tile_m = WARPGROUP_ROWS * consumers
+            tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers, "swapped": True}
+            if in_turn:
+                yield {**tile, "in_turn": True}
+                continue
+            for split in (1, *cls.splits_tried(gemm, tile_m, tile_n)):
+                yield {**tile, "split": split}
+                yield {**tile, "copying": True, "split": split}
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether the rows of a tile are whole lines of A if it lies along M."""
-        along_k = self.turned or not gemm.a_transposed
-        return along_k or self.tile_m % (_LINE * self.cluster_n) == 0
+        along_k = self.turned or not self._across(gemm)[0]
+        return along_k or self.computed_tile[0] % (_LINE * self.cluster_n) == 0
 
     @property
     def copies_operands(self) -> bool:
@@ -149,7 +185,7 @@ class WgmmaTf32Parameters(HopperTiling):
 
     @property
     def instruction_sums(self) -> int:
-        return self.tile_m // 2
+        return self.computed_tile[0] // 2
 
     def consumer_registers(self, gemm: Gemm) -> int:
         """Return about how many registers a consumer's thread needs.
@@ -176,13 +212,14 @@ class WgmmaTf32Parameters(HopperTiling):
         return self.consumers == 1 and self.stages > 1 + self.copying and enough
 
     def dynamic_bytes(self, gemm: Gemm) -> int:
-        turned = gemm.a_transposed and not self.copying and not self.turned
+        (rows, columns), (a_across, b_across) = self.computed_tile, self._across(gemm)
+        turned = a_across and not self.copying and not self.turned
         copies_of_a = 1 + turned + (gemm.mode == "3xtf32")
-        step = self.tile_k * (copies_of_a * self.tile_m + self.tile_n)
+        step = self.tile_k * (copies_of_a * rows + columns)
         if self.copying:
-            step += self.tile_k * self.tile_m  # as it is stored
-            step += _PIECE * (self.tile_k if gemm.a_transposed else self.tile_m)
-            step += _PIECE * (self.tile_n if gemm.b_transposed else self.tile_k)
+            step += self.tile_k * rows  # as it is stored
+            step += _PIECE * (self.tile_k if a_across else rows)
+            step += _PIECE * (self.tile_k if b_across else columns)
         step_bytes = math.ceil(gemm.element_bytes * step / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         return self.stages * step_bytes + ALIGNMENT_BYTES
 
@@ -196,7 +233,7 @@ class WgmmaTf32Parameters(HopperTiling):
         Each consumer reads the rows of A from shared memory once for each of its products, and its
         columns of B. Besides, sums are added to totals, and elements of B split.
         """
-        times, m, n, k = _times(gemm), self.tile_m, self.tile_n, self.tile_k
+        times, (m, n), k = _times(gemm), self.computed_tile, self.tile_k
         loaded = gemm.element_bytes * k * (times * self.consumers * m + n)
         beside = costs.sums_share * m * n if times > 1 else 0.0
         beside += costs.split_share * k * n if times > 1 else 0.0
@@ -209,10 +246,10 @@ class WgmmaTf32Parameters(HopperTiling):
     def preparing_cycles(self, gemm: Gemm, costs: Costs) -> float:
         """Return the clock cycles of the warps that transpose A, split its elements, or copy."""
         share = costs.prepared_share if gemm.mode == "3xtf32" else 0.0
-        if gemm.a_transposed and not self.copying:
+        if self._across(gemm)[0] and not self.copying:
             share = costs.transposed_share  # splitting hides behind it
         copying = self.copying * costs.copied_share * (self.tile_m + self.tile_n)
-        return (share * self.tile_m + copying) * self.tile_k / WARPGROUP
+        return (share * self.computed_tile[0] + copying) * self.tile_k / WARPGROUP
 
     def instruction_constants(self, gemm: Gemm) -> dict[str, Constant]:
         if not self.has_whole_lines(gemm):
@@ -222,13 +259,14 @@ class WgmmaTf32Parameters(HopperTiling):
                 f"lines of {_LINE} elements."
             )
         first, second, add = places_after(self.instruction_sums, 4, 1, 1)
-        shape = f"m64n{self.tile_m}k8.f32.tf32.tf32"
+        shape = f"m64n{self.computed_tile[0]}k8.f32.tf32.tf32"
         return {
             "IN_TURN": self.in_turn,
             "DOUBLED": self.overlaps_steps(gemm),
             "COPIED": self.copying,
-            "LDA": gemm.lda,
-            "LDB": gemm.ldb,
+            **(self.swapped_constants(gemm) if self.swapped else {}),
+            "LDA": gemm.ldb if self.swapped else gemm.lda,
+            "LDB": gemm.lda if self.swapped else gemm.ldb,
             "ASYNCHRONOUS": True,
             "SPLIT": gemm.mode == "3xtf32",
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.{shape}"',

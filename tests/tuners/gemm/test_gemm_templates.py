@@ -228,6 +228,18 @@ ODD = {
         replace(TF32, stages=3, copying=True, split=3),
         Gemm("g", 71, 65, 177, "tt", "3xtf32"),
     ),
+    "wgmma_tf32-swapped": (
+        replace(TF32, tile_m=128, tile_n=72, consumers=2, stages=3, in_turn=True, swapped=True),
+        Gemm("g", 139, 137, 100, "tt", "3xtf32", bias=True, activation="gelu", ldc=139),
+    ),
+    "wgmma_tf32-swapped-split": (
+        replace(TF32, tile_m=64, tile_n=72, stages=4, copying=True, split=3, swapped=True),
+        Gemm("g", 71, 65, 177, "tt", "3xtf32", residual=True),
+    ),
+    "wgmma_tf32-swapped-across": (
+        replace(TF32, tile_m=64, tile_n=64, stages=3, blocks=3, swapped=True),
+        Gemm("g", 90, 72, 100, "nn", "tf32"),
+    ),
     "wgmma-linear": (
         replace(WGMMA, tile_m=128, tile_n=128, cluster_m=2, blocks=1, whole_tiles=True),
         Gemm("g", 70, 133, 72, "tn", "bfloat16", ldc=136),
@@ -451,7 +463,7 @@ ROWS_OF_ANOTHER = {
     ),
     "skinny-unaligned-b-of-another": ("skinny-batch-unaligned", "(z * HEIGHT + row)", "row"),
     "wgmma-a-of-another": ("wgmma-batch", "int of_a = matrix_of(place)", "int of_a = 0"),
-    "simt-bias-of-another": ("simt-groups", "bias += place.product * N", "bias += 0 * N"),
+    "simt-bias-of-another": ("simt-groups", "bias += place.product * C_COLUMNS", "bias += 0 * N"),
 }
 DAILY_ROWS = {
     "wgmma-a-of-another",
@@ -1000,7 +1012,7 @@ FAULTS = {
     "wgmma_tf32-written": (TF32, SPLIT, [("          written_for_async();", "")]),
     "wgmma_tf32-copied-late": (
         *(replace(TF32, copying=True, stages=3), SPLIT),
-        [("prepare<AHEAD>(", "prepare<AHEAD + 1>(")],
+        [('"n"(AHEAD)', '"n"(AHEAD + 1)')],
     ),
     "wgmma_tf32-copied-over": (
         *(replace(TF32, copying=True), SPLIT),
