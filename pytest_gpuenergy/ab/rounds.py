@@ -41,9 +41,8 @@ NEXT = replace(
 )
 """Settings of all turns but the first, whose heat-up is long enough for both versions.
 
-What a shorter heat-up leaves is nearly the same for both: on an H200, 0.3 s after 0.3 s have
-0.17 % less energy than 2 s do, with a standard deviation of 0.11 %. Loadings of a kernel of 64 MiB
-tensors differ by several times as much, so that many turns tell more than long ones.
+What a shorter heat-up leaves is nearly the same for both: on an H200, 0.3 s after 0.3 s of heat
+show 0.2 % less energy than 2 s do, with a standard deviation of 0.12 % (docs/notes/placements.md).
 """
 
 SPARE_ROUNDS = 4
