@@ -375,8 +375,10 @@ class CudaDevice(Device):
             }
 
     def close(self) -> None:
+        if self._next_alongside is not None:
+            self._next_alongside.retire()  # or the thread that prepares it would start it again
         workers = [self._worker, self._next_worker, self._next_heater]
-        workers += [self._alongside, self._next_alongside, self._later_alongside]
+        workers += [self._alongside, self._later_alongside]
         for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
