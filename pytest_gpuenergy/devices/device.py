@@ -441,6 +441,10 @@ class Device(ABC):
         """
         del make
 
+    def settle(self) -> None:
+        """Wait until no process of this device uses the GPU but that of a kernel `alongside`."""
+        return
+
     def begin_context(self) -> None:
         """Have the process that will run kernels begin to use the GPU, without waiting for it.
 

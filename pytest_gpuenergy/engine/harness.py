@@ -253,12 +253,12 @@ class Harness:
 
     def _running_alone(self, alone: Callable[[], KernelRepeater]) -> KernelRepeater:
         """Return a kernel that has run beside its verification; see `EnergyMeter.begin_run`."""
-        renewing = Thread(target=self._device.renew)  # ends the process that has verified it
-        renewing.start()
+        settling = Thread(target=self._device.settle)
+        settling.start()
         try:
             return alone()
         finally:
-            renewing.join()
+            settling.join()
 
     def _measured_kernel(
         self,

@@ -485,7 +485,7 @@ class Alongside:
         self._faults = faults or {}
         self._started, self._ended = threading.Event(), threading.Event()
         monkeypatch.setattr(device, "alongside", self._alongside)
-        monkeypatch.setattr(device, "renew", lambda: self.order.append("renew"))
+        monkeypatch.setattr(device, "settle", lambda: self.order.append("settle"))
         verify = Verifier.verify
 
         def verified(verifier: Verifier, *arguments: Any) -> Any:
@@ -535,7 +535,7 @@ def test_a_kernel_heats_the_card_while_it_is_verified(device, monkeypatch):
     assert (found.outcome, found.validity) == ("correct", ())
     assert found.measured
     assert found.correctness is not None
-    assert beside.order == ["start", "verify", "renew", "end"]
+    assert beside.order == ["start", "verify", "settle", "end"]
 
 
 @pytest.mark.parametrize("is_expected", [True, False])
@@ -600,7 +600,7 @@ def test_a_kernel_that_fails_once_nothing_runs_beside_it_has_no_figures(device, 
     beside = Alongside(device, monkeypatch, {"relaunch": ADDRESS})
     found = refused(device, conv())
     assert (found.outcome, found.error) == ("runtime", str(ADDRESS))
-    assert beside.order == ["start", "verify", "renew", "end"]
+    assert beside.order == ["start", "verify", "settle", "end"]
 
 
 def test_a_wrong_kernel_that_heats_the_card_has_no_figures(device, monkeypatch):

@@ -111,15 +111,15 @@ class CudaDevice(Device):
         self._expected: Expected = lambda: None
         self._loaded_ahead: Mapping[str, Arena] | None = None  # in the next worker `alongside`
         self._loaded: Event | None = None  # set once the kernel `alongside` is loaded
-        self._beginning: list[Thread] = []  # create the contexts of the next item's processes
-        self._is_late = False  # whether somebody waits for these
+        self._beginning: Thread | None = None  # prepares the next worker `alongside`
+        self._is_late = False  # whether somebody waits for that
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
         self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
-        self._worker_has_repeated = False
+        self._worker_is_spent = False  # whether no further kernel is measured in it
         self._worker_is_unused = True
         self._with_context: set[int] = set()  # process IDs of workers that have had a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
@@ -213,8 +213,8 @@ class CudaDevice(Device):
         self._leave_other_imports(job.kernel.modules)
         # For the measurement that follows, see `repeat`; it may take place in this worker.
         if not self._is_beside:
-            self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
-            self._begin_next_contexts()
+            self._ready_next_worker(job.kernel.modules if self._worker_is_spent else ())
+            self._begin_next_alongside()
         try:
             yield kernel
         finally:
@@ -222,13 +222,13 @@ class CudaDevice(Device):
 
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
-        self._await_contexts()
+        self._await_next()
         binary = self._compiled(job, arenas)
         self._leave_other_imports(job.kernel.modules)
-        if job.apart and self._worker_has_repeated:
+        if job.apart and self._worker_is_spent:
             self._forgo_imports(job.kernel.modules)
             self._renew_worker()
-        self._worker_has_repeated = True
+        self._worker_is_spent = True
         if job.apart:
             # It imports CuPy, and these, in the meantime, and does not use the GPU yet.
             self._ready_next_worker(self._expected_modules)
@@ -258,7 +258,7 @@ class CudaDevice(Device):
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
-        self._await_contexts()
+        self._await_next()
         worker, ahead = self._next_alongside, self._loaded_ahead
         self._loaded_ahead = None
         if worker is None:
@@ -272,15 +272,22 @@ class CudaDevice(Device):
     def expect_alongside(self, make: Expected) -> None:
         self._expected = make
 
+    def settle(self) -> None:
+        if self._ending is not None:
+            self._ending.join()
+        self._await_next()
+        self._worker_is_spent = True  # it goes on verifying
+        if self._later_alongside is None:
+            self._later_alongside = self._new_worker()
+            self._later_alongside.start()
+
     def begin_context(self) -> None:
         if self._shares_memory:
             self._worker_is_unused = False
             Thread(target=self._begin, args=(self._worker,), name="context", daemon=True).start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        if self._ending is not None:
-            self._ending.join()
-        self._await_contexts()
+        self._await_next()
         self._forgo_imports(modules)
         if modules or not self._worker_is_unused:
             self._renew_worker()
@@ -288,9 +295,6 @@ class CudaDevice(Device):
         if modules:
             self._worker_is_unused = False
             self._call(_IMPORTS_S, "prepare", tuple(modules))
-        elif self._next_alongside is not None and self._later_alongside is None:
-            self._later_alongside = self._new_worker()
-            self._later_alongside.start()
 
     @contextmanager
     def beside(self, count: int) -> Iterator[Sequence[Device]]:
@@ -371,8 +375,10 @@ class CudaDevice(Device):
             }
 
     def close(self) -> None:
+        if self._next_alongside is not None:
+            self._next_alongside.retire()  # or the thread that prepares it would start it again
         workers = [self._worker, self._next_worker, self._next_heater]
-        workers += [self._alongside, self._next_alongside, self._later_alongside]
+        workers += [self._alongside, self._later_alongside]
         for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
@@ -393,10 +399,9 @@ class CudaDevice(Device):
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, set()
         other._alongside = other._next_alongside = other._later_alongside = None
-        other._loaded = other._ending = None
-        other._beginning = []
+        other._loaded = other._ending = other._beginning = None
         other._worker_imports = other._next_imports = frozenset()
-        other._worker_has_repeated, other._worker_is_unused = False, True
+        other._worker_is_spent, other._worker_is_unused = False, True
         other._worker.start()
         return other
 
@@ -427,27 +432,26 @@ class CudaDevice(Device):
             worker.call("begin_context", timeout_s=_SHARING_S)
             worker.call("load_math", self._array_kernels, timeout_s=_SHARING_S)
 
-    def _begin_next_contexts(self) -> None:
-        """Have the next item's processes begin, once the kernel that is to be measured is loaded.
+    def _begin_next_alongside(self) -> None:
+        """Have the process that measures the next kernel begin, once the present one is loaded.
 
-        A context takes a quarter of a second. Meanwhile that kernel heats the card, and nothing is
-        measured.
+        Its context and the kernel's graphs take half a second. Meanwhile the present kernel heats
+        the card, and nothing is measured.
         """
         loaded, self._loaded, self._is_late = self._loaded, None, False
-        if loaded is None or self._next_alongside is None:
+        worker = self._next_alongside
+        if loaded is None or worker is None:
             return
 
-        def begin(worker: Worker) -> None:
+        def begin() -> None:
             worker.start()
             loaded.wait()
             self._begin(worker)
-            if worker is self._next_alongside and not self._is_late:
+            if not self._is_late:
                 self._load_ahead(worker)
 
-        for worker in (self._next_worker, self._next_alongside):
-            thread = Thread(target=begin, args=(worker,), name="next-context", daemon=True)
-            thread.start()
-            self._beginning.append(thread)
+        self._beginning = Thread(target=begin, name="next-kernel", daemon=True)
+        self._beginning.start()
 
     def _load_ahead(self, worker: Worker) -> None:
         """Load the kernel of the next item, if it has been compiled already."""
@@ -466,12 +470,11 @@ class CudaDevice(Device):
             worker.kill()
             self._loaded_ahead = None
 
-    def _await_contexts(self) -> None:
-        """Wait until no process creates a context, which would disturb what is timed."""
+    def _await_next(self) -> None:
+        """Wait until the next process has begun, which would disturb what is timed."""
         self._is_late = True
-        for thread in tuple(self._beginning):
-            thread.join()
-        self._beginning.clear()
+        if self._beginning is not None:
+            self._beginning.join()
 
     def _ready_next_worker(self, modules: Sequence[str]) -> None:
         """Have the next worker import exactly these modules, without waiting for it."""
@@ -497,7 +500,7 @@ class CudaDevice(Device):
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
-        self._worker_has_repeated = False
+        self._worker_is_spent = False
         self._worker_is_unused = not self._worker_imports
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
@@ -653,7 +656,7 @@ class _AlongsideKernel(_WorkerRepeater):
         # Its context takes 0.07 s to end, in which the next kernel can begin.
         self._device._ending = ending = Thread(target=self._worker.retire, daemon=True)
         ending.start()
-        self._device._await_contexts()
+        self._device._await_next()
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._called(self._worker, self._timeout_s, method, *arguments)

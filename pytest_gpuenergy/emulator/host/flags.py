@@ -61,10 +61,9 @@ _GCC_UNROLL = (
     "-fpeel-loops",
     "--param=max-completely-peel-times=32",
     "--param=max-completely-peeled-insns=400",
-    # No array or structure is taken apart: GCC would not fill the parts, nor find neighbours among
-    # them. Most of TVM's convolutions run a third faster that way, and a few a sixth slower.
-    "-fno-tree-sra",
 )
+# GCC does not fill the parts of an array or structure that it takes apart.
+_GCC_WHOLE = ("-fno-tree-sra",)
 _CLANG = CLANG_WARNINGS
 # Volatile accesses are reported apart, because they do not race with one another.
 _GCC_VOLATILE = ("--param=tsan-distinguish-volatile=1",)
@@ -123,6 +122,8 @@ def kernel_flags(variant: str, version: str) -> list[str]:
     else:
         # The checked build runs only a sample: unrolling would cost more than it saves.
         flags += _GCC + (_GCC_VOLATILE if variant == "checked" else _GCC_UNROLL)
+        if variant == "zeroed":
+            flags += _GCC_WHOLE
     if variant != "zeroed" and fills_locals(version):
         flags += _PATTERN
     return flags
