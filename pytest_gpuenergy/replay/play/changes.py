@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile.capture import (
     CallRecorder,
     LiveCall,
+    calls_watched,
     describe,
     span_of,
     tensors_in,
@@ -271,7 +273,7 @@ def fusible_modules(
     found: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {}
     operators: dict[str, int] = {}
     recorder = CallRecorder({})
-    hooks, began = [], []
+    began = []
 
     def enter(module: Any, args: Any, keywords: Any) -> None:
         began.append((len(recorder.forms), describe([args, keywords])))
@@ -279,20 +281,18 @@ def fusible_modules(
             key = f"{type(module).__name__} {began[-1][1]}"
             found.setdefault(key, []).append((module, args, keywords))
 
-    def leave(module: Any, *_: Any) -> None:
+    def leave(module: Any) -> None:
         first, form = began.pop()
         operators[f"{type(module).__name__} {form}"] = len(recorder.forms) - first
 
-    for layer in layers:
-        for module in list(layer.modules())[1:]:
-            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.append(module.register_forward_hook(leave))
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            if isinstance(layer, torch.nn.TransformerEncoderLayer):
+                continue  # it runs as one operator, unless modules inside of it are watched
+            for module in list(layer.modules())[1:]:
+                stack.enter_context(calls_watched(module, enter, leave))
         with recorder:
             run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     groups = []
     for key, calls in found.items():
         turns = {id(module): (module, args, keywords) for module, args, keywords in reversed(calls)}
