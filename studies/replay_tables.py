@@ -1,10 +1,12 @@
 """Tables and a plot of what models' energy went into, from reports of `gpuenergy replay`.
 
     python studies/replay_tables.py bloom/results/gpu_energy_report.json vicuna/results/...
-    python studies/replay_tables.py *.json --plot joules.svg
+    python studies/replay_tables.py *.json --residuals --plot joules.svg
 
-Figures of models that are divided among several GPUs are sums over these. The plot, SVG or PNG
-depending on the file name, requires ``pip install vl-convert-python``.
+``--residuals`` prints how well accounts close instead: how much energy and, in parentheses, GPU
+time are predicted too high, in bold where it is more than 3 or 2 %. Figures of models that are
+divided among several GPUs are sums over these. The plot, SVG or PNG depending on the file name,
+requires ``pip install vl-convert-python``.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any, NamedTuple
 
 from study_command import in_one_sentence, study_parser
 
-from pytest_gpuenergy.replay import EXCHANGES, GRAPH, Account, ReplayReport
+from pytest_gpuenergy.replay import EAGER, EXCHANGES, GRAPH, LAYERS, Account, ReplayReport
 from pytest_gpuenergy.report import draw, markdown_table
 from pytest_gpuenergy.support import FormError, InputError, decode, read_bytes
 
-_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
+_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "_grouped_mm")
 _ATTENTION = ("scaled_dot_product_attention", "softmax")
 _COPIES = ("cat", "copy", "clone", "contiguous", "reshape", "flatten", "to")
 _ORDER = (
@@ -34,6 +36,9 @@ _ORDER = (
     "gaps",
 )
 _TERMS = ("temperature_mj", "clocks_mj", "neighbours_mj", "links_mj", "gaps_mj")
+_LEVELS = (GRAPH, EAGER, LAYERS)
+_CLOSES = 0.03, 0.02
+"""How much energy and GPU time may be predicted too high or low."""
 _WIDTH = 560
 _LARGEST_BYTES = 64 << 20
 
@@ -51,6 +56,11 @@ class Step(NamedTuple):
     gpu: str
     step: str
     accounts: tuple[Account, ...]
+
+    @property
+    def energy_error(self) -> float:
+        """How much the predicted energy exceeds what was measured."""
+        return self.sum_of("predicted_mj") / self.sum_of("energy_mj") - 1
 
     def sum_of(self, name: str) -> float:
         """The sum of an attribute of the accounts."""
@@ -108,7 +118,7 @@ def table(steps: Sequence[Step]) -> str:
             _with_interval(one, "kernels_mj"),
             *(_change(one.sum_of(name)) for name in _TERMS),
             _change(one.sum_of("residual_mj")),
-            f"{one.sum_of('predicted_mj') / one.sum_of('energy_mj') - 1:+.1%}",
+            f"{one.energy_error:+.1%}",
             "" if one.gpu_time_error is None else f"{one.gpu_time_error:+.1%}",
             f"{one.time_ms:.4g}",
         )
@@ -126,6 +136,21 @@ def table(steps: Sequence[Step]) -> str:
         ),
         rows,
     )
+
+
+def residuals(steps: Sequence[Step]) -> str:
+    """A line of Markdown for each step of a model at all levels."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for one in steps:
+        errors = (one.energy_error, one.gpu_time_error)
+        energy, gpu_time = (
+            "" if error is None else f"**{error:+.1%}**" if abs(error) > most else f"{error:+.1%}"
+            for error, most in zip(errors, _CLOSES, strict=True)
+        )
+        cell = f"{energy} ({gpu_time})" if gpu_time else energy
+        found.setdefault((one.model, one.step), {})[one.accounts[0].level] = cell
+    rows = [(*key, *(cells.get(level, "") for level in _LEVELS)) for key, cells in found.items()]
+    return markdown_table(("model", "step", *_LEVELS), rows)
 
 
 def _with_interval(one: Step, name: str) -> str:
@@ -239,10 +264,11 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a report cannot be used."""
     parser = study_parser(__doc__)
     parser.add_argument("reports", type=Path, nargs="+", help="Files gpu_energy_report.json")
+    parser.add_argument("--residuals", action="store_true", help="Print only how accounts close")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
     steps = [step for path in arguments.reports for step in steps_of(load(path))]
-    print(table(steps))
+    print(residuals(steps) if arguments.residuals else table(steps))
     if arguments.plot is not None:
         draw(plot(steps), arguments.plot)
 

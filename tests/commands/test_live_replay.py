@@ -112,6 +112,21 @@ def compute():
         result = layer(result)
     return result
 """
+ENCODER = """
+import torch
+
+layers = torch.nn.ModuleList(
+    torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval() for _ in range(3)
+)
+value = torch.ones(1, 4, 8)
+
+
+def compute():
+    result = value
+    for layer in layers:
+        result = layer(result)
+    return result
+"""
 TAKES_FUNCTIONS = """
 import torch
 
@@ -538,6 +553,19 @@ class TestWithPyTorch:
         assert report["missing"][missing].startswith("tensors that are sparse")
         assert missing not in measured
         assert all(0.0 < one["coverage"] < 1.0 for one in report["accounts"])
+
+    def test_layers_that_make_other_calls_with_hooks_are_replayed_as_they_are(
+        self, tmp_path, measured, monkeypatch
+    ):
+        name, run = write_module(tmp_path, monkeypatch, ENCODER), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        (found,) = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
+        assert found["operator"] == "aten._transformer_encoder_layer_fwd.default"
+        assert found["steps_in_layers"] == {"0": 3}
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        assert report["missing"] == {}
+        assert {"step0-layers", found["id"]} < set(measured)
 
     def test_a_function_needs_no_transformers(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "transformers", None)

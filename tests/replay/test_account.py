@@ -429,6 +429,20 @@ class TestWindows:
         found = self.account(replace(self.window(3.5, 420.0), **window))
         assert (found.neighbours_ms, found.neighbours_mj, found.windows) == (0.0, 0.0, ())
 
+    @pytest.mark.parametrize(("time_ms", "counts"), [(0.05, True), (0.5, False)])
+    def test_of_a_window_a_short_call_may_be_another_one_in_some_layer(self, time_ms, counts):
+        window = self.window(3.5, 420.0)
+        parameters = window.workload.parameters | {"calls": "a b c"}
+        measured = {
+            "a": measurement(1.0, 100.0),
+            "b": measurement(2.0, 300.0),
+            "c": measurement(time_ms, 1.0),
+            "step0-window0": replace(window, workload=WorkloadInfo("model", parameters, 0, 0)),
+        }
+        calls = (*self.CALLS, call("c", {0: 1}))
+        found = account_for_step(0, GRAPH, self.WHOLE, calls, measured, 50.0, 1)
+        assert found.windows == (("step0-window0",) if counts else ())
+
     def test_a_window_under_the_limit_counts_if_its_clock_is_that_of_the_step(self):
         of_step = {"cap_binding": True, "effective_sm_clock_mhz": 1500.0}
         same = self.window(3.5, 420.0, cap_binding=True, effective_sm_clock_mhz=1490.0)

@@ -72,21 +72,22 @@ class TestWithPyTorch:
         )
         return replace(plain, **changes)
 
-    def changes(self, live: Any, read: dict[int, tuple[int, int]], **changes: object) -> Any:
+    def changes(self, live: Any, read: dict[int, set[int]], **changes: object) -> Any:
         from pytest_gpuenergy.replay import call_changes
 
         with self.torch.inference_mode():
             found = list(call_changes(self.call(**changes), [live], SimpleNamespace(read=read)))
         return {change.name: change for change in found}
 
-    def test_only_the_rows_that_are_read_are_computed(self):
-        live, row_bytes = self.linear(rows=8), 16 * 4
-        change = self.changes(live, {0: (7 * row_bytes, 8 * row_bytes)})["rows"]
-        assert change.words == "compute only the rows that are read, 1 of 8"
+    @pytest.mark.parametrize("rows", [[7], [3, 7], [1, 2, 3], [0, 1, 5]])
+    def test_only_the_rows_that_are_read_are_computed(self, rows):
+        live = self.linear(rows=8)
+        change = self.changes(live, {0: set(rows)})["rows"]
+        assert change.words == f"compute only the rows that are read, {len(rows)} of 8"
         (function,) = change.calls
-        assert self.torch.allclose(function(), live()[0, 7:])
+        assert self.torch.allclose(function(), live()[0, rows], atol=1e-5)
 
-    @pytest.mark.parametrize("read", [{}, {0: (0, 5 * 64)}, {1: (0, 64)}])
+    @pytest.mark.parametrize("read", [{}, {0: {0, 1, 2, 3, 4}}, {1: {0}}])
     def test_rows_that_are_read_or_unknown_are_all_computed(self, read):
         assert "rows" not in self.changes(self.linear(rows=8), read)
 
@@ -155,8 +156,17 @@ class TestWithPyTorch:
             last = large[-1:]
             last.sum()
             large[1, :8].exp()
-        begin = columns * 4
-        assert reads.read == {0: (begin, rows * columns * 4)}
+        assert reads.read == {0: {1, 3}}
+
+    def test_of_a_batch_only_the_rows_that_are_read_count(self):
+        from pytest_gpuenergy.replay import ResultReads
+
+        reads = ResultReads({})
+        with self.torch.inference_mode(), reads:
+            logits = self.torch.ones(3, 4, 1 << 17)
+            logits[:, -1:].argmax(dim=-1)
+            logits.transpose(0, 1)[1].exp()
+        assert reads.read == {0: {3, 7, 11, 1, 5, 9}}
 
     def test_modules_that_take_tensors_alone_can_be_fused(self):
         from pytest_gpuenergy.replay import fusible_modules

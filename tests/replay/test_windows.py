@@ -116,3 +116,4 @@ def test_of_many_windows_those_with_most_gpu_time_remain():
     found = choose_windows(ids, [[(0, 128)], [(128, 256)]], calls, [0], longest=SHORT)
     assert len(found) == 6
     assert all(int(window.calls[0]) >= 32 for window in found)
+    assert choose_windows(ids, [[(0, 128)], [(128, 256)]], calls, [0], found) == []

@@ -21,6 +21,14 @@ def test_each_step_has_a_line(capsys):
     assert lines[5].endswith(" | -0.4% | 2.239 |")
 
 
+def test_residuals_that_are_too_large_are_bold(capsys):
+    assert replay_tables.main([str(ALONE), "--residuals"]) == 0
+    *_, prefill, decode = capsys.readouterr().out.splitlines()
+    cells = "-0.9% (**-2.5%**) | -1.8% (**-2.5%**) | -2.0% (**-2.6%**)"
+    assert prefill == f"| bloom-560m | prefill | {cells} |"
+    assert decode.startswith("| bloom-560m | decode step 1 | -1.5% (-0.4%) |")
+
+
 def test_figures_of_several_gpus_are_added_up(capsys):
     assert replay_tables.main([str(DIVIDED)]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "| prefill | graph" in one]

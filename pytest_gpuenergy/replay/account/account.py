@@ -60,6 +60,10 @@ _SAME_CLOCK = 0.98
 """The least clock of a window, relative to its step's, at which the power limit has not slowed the
 window down more than the step: clocks of the same load scatter by about a percent."""
 
+_ELSEWHERE = 0.01
+"""The largest share of a window's time in calls that the step does not make as often: in other
+layers, it launches others in their place, which have the same form."""
+
 
 def step_key(step: int, level: str) -> str:
     """Return the key of a step's measurement at a level, such as ``step0-graph``."""
@@ -511,8 +515,9 @@ def neighbours(
 ) -> Neighbours:
     """Return what calls of a step take more with their neighbours than alone.
 
-    A window counts only if all its calls were measured alone, and if the power limit did not slow
-    it down more than the step, unless it is a whole layer. Each call counts in one window, the
+    A window counts only if all its calls were measured alone, if the step makes them as often, but
+    for a percent of its time, and if the power limit did not slow it down more than the step,
+    unless it is a whole layer. Each call counts in one window, the
     longest. Where the host launches, those windows count whose calls the host makes, too, since the
     caches hold the same; of one that the limit slows down, only the GPU time by the profiler does.
 
@@ -537,11 +542,15 @@ def neighbours(
         if WINDOW_HOST in of_window and not from_host:
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
-        of_ids = Counter(ids)
-        if any(covered[call] + count * of_ids[call] > counts.get(call, 0) for call in of_ids):
-            continue
         together = figures_of(found, measured, whole.temperature_c)
         if together is None or any(call not in alone for call in ids):
+            continue
+        more = {
+            call: max(0, covered[call] + count * number - counts[call])
+            for call, number in Counter(ids).items()
+        }
+        more_than_made_ms = sum(number * alone[call].time_ms for call, number in more.items())
+        if more_than_made_ms > _ELSEWHERE * count * together.time_ms:
             continue
         of_limit = whole.cap_binding and is_layer_window(found, step)
         is_slower = not of_limit and (

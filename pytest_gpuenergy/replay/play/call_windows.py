@@ -105,7 +105,8 @@ def choose_windows(
         def gpu_us(window: CallWindow) -> float:
             return len(window.numbers) * sum(calls[call].call_us for call in window.calls)
 
-        found += sorted(of_step, key=gpu_us, reverse=True)[:_MOST]
+        room = _MOST - sum(one.step == step and one.from_host == from_host for one in known)
+        found += sorted(of_step, key=gpu_us, reverse=True)[: max(0, room)]
     return found
 
 

@@ -6,10 +6,12 @@ Imports PyTorch: import this module only where it is needed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +19,7 @@ from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.profile.capture import (
     CallRecorder,
     LiveCall,
+    calls_watched,
     describe,
     span_of,
     tensors_in,
@@ -52,61 +55,82 @@ class ChangedCall:
     error: float | None
 
 
+class _Result(NamedTuple):
+    """A large result: the addresses of its first byte and of that after it, and its rows."""
+
+    begin: int
+    end: int
+    rows: int
+
+    def rows_in(self, tensor: Any) -> Iterable[int]:
+        """Return the numbers of the rows that overlap with ``tensor``."""
+        row_bytes = (self.end - self.begin) // self.rows
+        size_bytes, within = tensor.element_size(), tensor.data_ptr() - self.begin
+        starts, length = torch.tensor([within]), size_bytes
+        if tensor.is_contiguous():
+            length = tensor.numel() * size_bytes
+        else:
+            for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
+                if stride * size_bytes < row_bytes:
+                    length += (extent - 1) * stride * size_bytes
+                else:
+                    steps = stride * size_bytes * torch.arange(extent)
+                    starts = (starts[:, None] + steps).view(-1)
+        ranges = (
+            range(max(0, start // row_bytes), min(self.rows, -(-(start + length) // row_bytes)))
+            for start in starts.tolist()
+        )
+        return chain.from_iterable(ranges)
+
+
 class ResultReads(CallRecorder):
-    """Notes which part of each large result the later calls of a run read.
+    """Notes which rows of each large result the later calls of a run read.
 
     Attributes:
-        read: By the number of a call with a large contiguous result, the first byte that is read of
-            it and the byte after the last one.
+        read: By the number of a call with a large contiguous result, the rows that are read of it.
     """
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
         super().__init__(modules)
-        self.read: dict[int, tuple[int, int]] = {}
-        self._places: dict[int, tuple[int, int]] = {}
+        self.read: dict[int, set[int]] = {}
+        self._results: dict[int, _Result] = {}
 
     def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """See `CallRecorder`; views read nothing."""
         number, is_counted = len(self.forms), not self.is_inside
         if is_counted and not getattr(func, "is_view", False):
             for tensor in tensors_in((args, keywords)):
-                self._note_read(tensor.data_ptr(), span_of(tensor) * tensor.element_size())
+                self._note_read(tensor)
         returned = super().see(name, func, args, keywords)
         if is_counted and not getattr(func, "is_view", False):
             for tensor in tensors_in(returned)[:1]:
-                size_bytes = tensor.numel() * tensor.element_size()
-                self._note_result(number, tensor.data_ptr(), size_bytes, tensor.is_contiguous())
+                self._note_result(number, tensor)
         return returned
 
-    def _note_read(self, begin: int, size_bytes: int) -> None:
-        for number, (first, last) in self._places.items():
-            low, high = max(begin, first), min(begin + size_bytes, last)
-            if low < high:
-                before = self.read.get(number, (low - first, high - first))
-                self.read[number] = (min(before[0], low - first), max(before[1], high - first))
+    def _note_read(self, tensor: Any) -> None:
+        begin = tensor.data_ptr()
+        end = begin + span_of(tensor) * tensor.element_size()
+        for number, result in self._results.items():
+            if max(begin, result.begin) < min(end, result.end):
+                self.read.setdefault(number, set()).update(result.rows_in(tensor))
 
-    def _note_result(self, number: int, begin: int, size_bytes: int, is_contiguous: bool) -> None:
-        end = begin + size_bytes
-        for other, (first, last) in list(self._places.items()):
-            if max(begin, first) < min(end, last):  # its memory has been used again
-                del self._places[other]
-        if size_bytes >= _LEAST_BYTES and is_contiguous:
-            self._places[number] = (begin, end)
+    def _note_result(self, number: int, tensor: Any) -> None:
+        begin, size_bytes = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        for other, (first, last, _) in list(self._results.items()):
+            if max(begin, first) < min(begin + size_bytes, last):  # its memory is used again
+                del self._results[other]
+        if size_bytes >= _LEAST_BYTES and tensor.is_contiguous():
+            rows = tensor.numel() // tensor.shape[-1]
+            self._results[number] = _Result(begin, begin + size_bytes, rows)
 
 
-def rows_read(reads: ResultReads, number: int, call: LiveCall) -> tuple[int, int] | None:
-    """Return the first row that is read of a call's result, and that after the last one.
-
-    The result is None if the call's has no rows, or most of them are read.
-    """
+def rows_read(reads: ResultReads, number: int, call: LiveCall) -> list[int] | None:
+    """Return the rows that are read of a call's result; None if it has none, or most are read."""
     if number not in reads.read or not _is_linear(call):
         return None
-    given, weight = call.arguments[:2]
-    row_bytes = weight.shape[0] * given.element_size()
-    rows = given.numel() // given.shape[-1]
-    first, last = reads.read[number]
-    low, high = first // row_bytes, -(-last // row_bytes)
-    return (low, high) if 0 < high - low <= _LARGEST_SHARE * rows else None
+    given = call.arguments[0]
+    found = sorted(reads.read[number])
+    return found if 0 < len(found) <= _LARGEST_SHARE * given.numel() // given.shape[-1] else None
 
 
 def call_changes(
@@ -124,12 +148,12 @@ def call_changes(
         return
     rows = rows_read(reads, call.replayed_turns[0], first)
     if rows is not None:
-        low, high = rows
+        which = _selection(rows, first.arguments[0].device)
         yield ChangedCall(
             "rows",
-            f"compute only the rows that are read, {high - low} of "
+            f"compute only the rows that are read, {len(rows)} of "
             f"{first.arguments[0].numel() // first.arguments[0].shape[-1]}",
-            [partial(_linear_of_rows, own, low, high) for own in calls],
+            [partial(_linear_of_rows, own, which) for own in calls],
             None,
         )
     given, weight = first.arguments[:2]
@@ -161,10 +185,18 @@ def _is_linear(call: LiveCall) -> bool:
     )
 
 
-def _linear_of_rows(call: LiveCall, low: int, high: int) -> Any:
+def _linear_of_rows(call: LiveCall, which: slice | Any) -> Any:
     given, *others = call.arguments
-    rows = given.reshape(-1, given.shape[-1])[low:high]
-    return call.operator(rows, *others, **call.keywords)
+    return call.operator(given.reshape(-1, given.shape[-1])[which], *others, **call.keywords)
+
+
+def _selection(rows: Sequence[int], device: Any) -> slice | Any:
+    """Return what selects rows: a slice if they are evenly apart, otherwise their numbers."""
+    step = rows[1] - rows[0] if len(rows) > 1 else 1
+    evenly = range(rows[0], rows[-1] + 1, step)
+    if list(evenly) == list(rows):
+        return slice(evenly.start, evenly.stop, step)
+    return torch.tensor(rows, device=device)
 
 
 def _linear_in_tf32(call: LiveCall) -> Any:
@@ -271,7 +303,7 @@ def fusible_modules(
     found: dict[str, list[tuple[Any, tuple[Any, ...], dict[str, Any]]]] = {}
     operators: dict[str, int] = {}
     recorder = CallRecorder({})
-    hooks, began = [], []
+    began = []
 
     def enter(module: Any, args: Any, keywords: Any) -> None:
         began.append((len(recorder.forms), describe([args, keywords])))
@@ -279,20 +311,18 @@ def fusible_modules(
             key = f"{type(module).__name__} {began[-1][1]}"
             found.setdefault(key, []).append((module, args, keywords))
 
-    def leave(module: Any, *_: Any) -> None:
+    def leave(module: Any) -> None:
         first, form = began.pop()
         operators[f"{type(module).__name__} {form}"] = len(recorder.forms) - first
 
-    for layer in layers:
-        for module in list(layer.modules())[1:]:
-            hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            hooks.append(module.register_forward_hook(leave))
-    try:
+    with ExitStack() as stack:
+        for layer in layers:
+            if isinstance(layer, torch.nn.TransformerEncoderLayer):
+                continue  # it runs as one operator, unless modules inside of it are watched
+            for module in list(layer.modules())[1:]:
+                stack.enter_context(calls_watched(module, enter, leave))
         with recorder:
             run()
-    finally:
-        for hook in hooks:
-            hook.remove()
     groups = []
     for key, calls in found.items():
         turns = {id(module): (module, args, keywords) for module, args, keywords in reversed(calls)}

@@ -22,6 +22,7 @@ from pytest_gpuenergy.replay.account.account import (
 )
 from pytest_gpuenergy.replay.profile.capture import (
     OperatorMode,
+    calls_watched,
     tensors_in,
 )
 from pytest_gpuenergy.replay.profile.kept_state import with_state_kept
@@ -181,10 +182,11 @@ def capture_step(
                 if level == LAYERS:
                     open_layers.append(module)
 
-            stack.callback(module.register_forward_pre_hook(keep, with_kwargs=True).remove)
-            if level == LAYERS:
-                hook = module.register_forward_hook(lambda *_: open_layers.pop() and None)
-                stack.callback(hook.remove)
+            def leave(_: Any, *, level: str = level) -> None:
+                if level == LAYERS:
+                    open_layers.pop()
+
+            stack.enter_context(calls_watched(module, keep, leave))
         with told_of_capture(True), copies:
             whole()
 

@@ -32,6 +32,7 @@ from pytest_gpuenergy.replay.profile.capture import (
     LiveCall,
     Part,
     bytes_of,
+    calls_watched,
     copied_tensor,
     tensors_in,
 )
@@ -182,11 +183,10 @@ def capture_calls(
             def enter(*_: Any, spans: list[tuple[int, int]] = spans) -> None:
                 spans.append((len(watched.forms), 0))
 
-            def leave(*_: Any, spans: list[tuple[int, int]] = spans) -> None:
+            def leave(_: Any, spans: list[tuple[int, int]] = spans) -> None:
                 spans[-1] = (spans[-1][0], len(watched.forms))
 
-            stack.callback(layer.register_forward_pre_hook(enter).remove)
-            stack.callback(layer.register_forward_hook(leave).remove)
+            stack.enter_context(calls_watched(layer, enter, leave))
         program.run(inputs, steps)
     recorder = CallRecorder(program.modules, numbers)
     with recorder:
@@ -194,6 +194,8 @@ def capture_calls(
     reuse: dict[bytes, list[tuple[Reuse, ...]]] = {}
     for form, used in zip(watched.forms, watched.reuse, strict=True):
         reuse.setdefault(_form_key(form), []).append(used)
+    if len(watched.forms) != len(recorder.forms):  # where layers begin is not known, then
+        layers = []
     return Captured(recorder.kept, recorder.forms, reuse, watched.reuse, layers)
 
 

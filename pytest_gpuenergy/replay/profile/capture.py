@@ -108,6 +108,46 @@ class LiveCall:
         return storage_of(tensor) in self.parameters
 
 
+@contextmanager
+def calls_watched(
+    module: Any,
+    enter: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+    leave: Callable[[Any], None],
+) -> Iterator[None]:
+    """Call a function before each call of a module, and another one after it.
+
+    Args:
+        module: The module, which both take.
+        enter: Takes the arguments of the call by position and by name, too.
+        leave: Called after the call.
+    """
+    if not isinstance(module, torch.nn.TransformerEncoderLayer):
+        hooks = (
+            module.register_forward_pre_hook(enter, with_kwargs=True),
+            module.register_forward_hook(lambda module, *_: leave(module)),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return
+    # It runs other kernels if it has hooks.
+    forward = module.forward
+
+    def watched(*args: Any, **keywords: Any) -> Any:
+        enter(module, args, keywords)
+        returned = forward(*args, **keywords)
+        leave(module)
+        return returned
+
+    module.forward = watched
+    try:
+        yield
+    finally:
+        del module.forward
+
+
 class OperatorMode(TorchDispatchMode):
     """A context in which `called` makes each call of an operator.
 

@@ -609,23 +609,21 @@ def modules_annotated(program: TorchProgram) -> Iterator[None]:
     """
     from torch.profiler import record_function
 
+    from pytest_gpuenergy.replay.profile.capture import calls_watched
+
     named = [(f"layer {number}", layer) for number, layer in enumerate(program.layers)]
     outer = program.outer_modules.values()
     named += [(f"module {number}", module) for number, module in enumerate(outer)]
-    hooks = []
-    for name, module in named:
-        entered: list[Any] = []
+    with ExitStack() as stack:
+        for name, module in named:
+            entered: list[Any] = []
 
-        def enter(*_: Any, name: str = name, entered: list[Any] = entered) -> None:
-            entered.append(record_function(name))
-            entered[-1].__enter__()
+            def enter(*_: Any, name: str = name, entered: list[Any] = entered) -> None:
+                entered.append(record_function(name))
+                entered[-1].__enter__()
 
-        def leave(*_: Any, entered: list[Any] = entered) -> None:
-            entered.pop().__exit__(None, None, None)
+            def leave(_: Any, entered: list[Any] = entered) -> None:
+                entered.pop().__exit__(None, None, None)
 
-        hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
-    try:
+            stack.enter_context(calls_watched(module, enter, leave))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
