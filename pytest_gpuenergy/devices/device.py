@@ -20,9 +20,6 @@ from pytest_gpuenergy.kernels import AnyKernel, Job, Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import IoContract
 
-Expected = Callable[[], tuple[Job, Mapping[str, Arena]] | None]
-"""A function that returns the job that will be measured next with its arenas, if it is known."""
-
 # A launch lasts about 20 us.
 _LIGHT = """extern "C" __global__ void light_load() {
   long long begin = clock64();
@@ -431,19 +428,6 @@ class Device(ABC):
         """
         del job, arenas
         return None
-
-    def expect_alongside(self, make: Expected) -> None:
-        """Load the next kernel `alongside` beside the verification of the one that runs then.
-
-        Args:
-            make: returns it with its arenas, or None if it is not known yet. It is called once, by
-                another thread; `alongside` is then called with the same job and arenas.
-        """
-        del make
-
-    def settle(self) -> None:
-        """Wait until no process of this device uses the GPU but that of a kernel `alongside`."""
-        return
 
     def begin_context(self) -> None:
         """Have the process that will run kernels begin to use the GPU, without waiting for it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from pytest_gpuenergy.engine.verification import seeded_check
 from pytest_gpuenergy.engine.verifier import Verifier
 from pytest_gpuenergy.kernels import AnyKernel, CacheState, Job
 from pytest_gpuenergy.record import Identity, KernelInfo, Measurement, WorkloadInfo
-from pytest_gpuenergy.support import GpuEnergyError, KernelFault
+from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Workload
 
 BINDING_FRACTION = 0.97
@@ -46,7 +46,6 @@ The clocks of two kernels on an H200 that NVML reported to be the same differed 
 """
 
 R = TypeVar("R", bound=Repeater)
-Following = Callable[[], tuple[AnyKernel, Workload] | None]
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,6 @@ class Harness:
         self._timeout_s = timeout_s
         self._cache = cache
         self._verifier = Verifier(device, timeout_s, seed)
-        self._following: Following | None = None
-        self._ahead: tuple[Job, Mapping[str, Arena], ExitStack] | None = None
         self._watch = ProcessWatch(device)
 
     @property
@@ -136,14 +133,6 @@ class Harness:
     def expect_workload(self, workload: Workload) -> None:
         """Prepare on the host what a later kernel is verified on, see `Verifier`."""
         self._verifier.expect_workload(workload)
-
-    def expect_next(self, make: Following) -> None:
-        """Load the kernel of the next item while that of the present one is verified.
-
-        Args:
-            make: returns it and its workload, or None if it is not known yet, in another thread.
-        """
-        self._following = make
 
     def begin(self, workload: Workload) -> None:
         """Begin with what the measurement of any kernel of a workload needs.
@@ -169,8 +158,6 @@ class Harness:
         """Stop verifying ahead and heating. Idempotent."""
         self._verifier.close()
         self._meter.end_heating()
-        if self._ahead is not None:
-            self._ahead[2].close()
 
     def measure_kernel(
         self, kernel: AnyKernel, workload: Workload, subject: Subject
@@ -192,13 +179,11 @@ class Harness:
                 self._compile(kernel, workload, phases)
                 job = self._job(kernel, workload)
                 kept = stack.enter_context(ExitStack())  # outlives what runs on the arenas
-                arenas = functools.cache(lambda: self._arenas(job, workload, kept))
-                following, self._following = self._following, None
+                made = seeded_arenas(workload, job.seed, self._device.arrays)
+                arenas = functools.cache(lambda: kept.enter_context(made))
                 if (heater := self._device.alongside(job, arenas)) is not None:
                     stack.callback(self._meter.end_heating)
                     stack.callback(heater.end)
-                    if following is not None:
-                        self._device.expect_alongside(functools.partial(self._next, following))
                     alone = self._meter.begin_run(heater)
                 draft = self._verify(draft, kernel, workload, phases)
                 if heater is None:
@@ -230,35 +215,14 @@ class Harness:
     def _job(self, kernel: AnyKernel, workload: Workload) -> Job:
         return Job.of(kernel, workload, cache=self._cache, timeout_s=self._timeout_s, apart=True)
 
-    def _next(self, make: Following) -> tuple[Job, Mapping[str, Arena]] | None:
-        """Return the next item's job with its arenas, if its kernel is known already."""
-        if (following := make()) is None:
-            return None
-        kernel, workload = following
-        job = self._job(kernel, workload)
-        with suppress(GpuEnergyError), ExitStack() as stack:  # the item will meet it again
-            arenas = stack.enter_context(seeded_arenas(workload, job.seed, self._device.arrays))
-            self._ahead = job, arenas, stack.pop_all()
-            return job, arenas
-        return None
-
-    def _arenas(self, job: Job, workload: Workload, kept: ExitStack) -> Mapping[str, Arena]:
-        """Return the arenas of a job, which may have been made ahead; `kept` closes them."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            kept.enter_context(ahead[2])
-            if ahead[0] == job:
-                return ahead[1]
-        return kept.enter_context(seeded_arenas(workload, job.seed, self._device.arrays))
-
     def _running_alone(self, alone: Callable[[], KernelRepeater]) -> KernelRepeater:
         """Return a kernel that has run beside its verification; see `EnergyMeter.begin_run`."""
-        settling = Thread(target=self._device.settle)
-        settling.start()
+        renewing = Thread(target=self._device.renew)  # ends the process that has verified it
+        renewing.start()
         try:
             return alone()
         finally:
-            settling.join()
+            renewing.join()
 
     def _measured_kernel(
         self,

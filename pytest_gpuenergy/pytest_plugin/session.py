@@ -353,12 +353,6 @@ class Session:
         """Prepare what a later item's kernel is verified on, see `Verifier.expect_workload`."""
         self.harness.expect_workload(workload)
 
-    def expect_next(self, make: Callable[[], tuple[AnyKernel, Workload] | None]) -> None:
-        """Load the next item's kernel ahead, see `Harness.expect_next`."""
-        options = self.options
-        if not (options.verify_only or options.resume or options.export_folder):
-            self.harness.expect_next(make)
-
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored."""
         if self._anchors is not None:

@@ -470,7 +470,6 @@ class Alongside:
 
     Attributes:
         order: what has been done, in order.
-        arenas: those of the last kernel.
     """
 
     def __init__(
@@ -480,12 +479,11 @@ class Alongside:
         faults: Mapping[str, KernelFault] | None = None,
     ) -> None:
         self.order: list[str] = []
-        self.arenas: Any = None
         self._device = device
         self._faults = faults or {}
         self._started, self._ended = threading.Event(), threading.Event()
         monkeypatch.setattr(device, "alongside", self._alongside)
-        monkeypatch.setattr(device, "settle", lambda: self.order.append("settle"))
+        monkeypatch.setattr(device, "renew", lambda: self.order.append("renew"))
         verify = Verifier.verify
 
         def verified(verifier: Verifier, *arguments: Any) -> Any:
@@ -497,8 +495,7 @@ class Alongside:
 
     def _alongside(self, job: Any, arenas: Callable[[], Any]) -> Alongside:
         self._started.clear()
-        self.arenas = arenas()
-        self._repeat = self._device.repeat(job, self.arenas)
+        self._repeat = self._device.repeat(job, arenas())
         return self
 
     def __enter__(self) -> Any:
@@ -535,39 +532,7 @@ def test_a_kernel_heats_the_card_while_it_is_verified(device, monkeypatch):
     assert (found.outcome, found.validity) == ("correct", ())
     assert found.measured
     assert found.correctness is not None
-    assert beside.order == ["start", "verify", "settle", "end"]
-
-
-@pytest.mark.parametrize("is_expected", [True, False])
-def test_a_kernel_is_measured_on_the_arenas_with_which_it_was_loaded_ahead(
-    device, monkeypatch, is_expected
-):
-    beside = Alongside(device, monkeypatch)
-    expected: list[Any] = []
-    monkeypatch.setattr(device, "expect_alongside", expected.append)
-    harness = Harness(device)
-    harness.expect_next(lambda: (conv(), SMALL) if is_expected else None)
-    assert harness.measure_kernel(conv(), SMALL, SUBJECT).measured
-    (make,) = expected
-    ahead = make()
-    assert (ahead is not None) == is_expected
-    assert harness.measure_kernel(conv(), SMALL, SUBJECT).measured
-    assert (beside.arenas is (ahead and ahead[1])) == is_expected
-    assert not expected[1:]
-    harness.close()
-
-
-def test_arenas_that_were_made_ahead_of_another_kernel_are_not_used(device, monkeypatch):
-    beside = Alongside(device, monkeypatch)
-    expected: list[Any] = []
-    monkeypatch.setattr(device, "expect_alongside", expected.append)
-    harness = Harness(device)
-    harness.expect_next(lambda: (conv(), replace(SMALL, name="other")))
-    assert harness.measure_kernel(conv(), SMALL, SUBJECT).measured
-    _, arenas = expected[0]()
-    assert harness.measure_kernel(conv(), SMALL, SUBJECT).measured
-    assert beside.arenas is not arenas
-    assert not any(arena.memory.path.exists() for arena in arenas.values())
+    assert beside.order == ["start", "verify", "renew", "end"]
 
 
 ADDRESS = KernelFault("runtime", "The kernel failed: an illegal memory access was encountered.")
@@ -600,7 +565,7 @@ def test_a_kernel_that_fails_once_nothing_runs_beside_it_has_no_figures(device, 
     beside = Alongside(device, monkeypatch, {"relaunch": ADDRESS})
     found = refused(device, conv())
     assert (found.outcome, found.error) == ("runtime", str(ADDRESS))
-    assert beside.order == ["start", "verify", "settle", "end"]
+    assert beside.order == ["start", "verify", "renew", "end"]
 
 
 def test_a_wrong_kernel_that_heats_the_card_has_no_figures(device, monkeypatch):

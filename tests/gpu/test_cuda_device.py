@@ -265,32 +265,6 @@ def test_a_measurement_has_a_process_of_its_own_and_no_foreign_one(gpu):
     assert times_ms == [pytest.approx(times_ms[0], rel=0.04)] * 3
 
 
-@pytest.mark.parametrize("size", [N, LARGE], ids=["on the host", "on the GPU"])
-def test_a_kernel_that_was_loaded_ahead_is_measured_as_others_are(gpu, size):
-    launch = Launch("scale", (size // 256, 1, 1), (256, 1, 1), ("x", "y", "factor"))
-    right = Kernel(SCALE % f"if (i < {size}) y[i] = factor * x[i];", (launch,))
-    harness, times_ms = Harness(gpu), []
-    gpu.compile(right)
-    for _ in range(3):
-        harness.expect_next(lambda: (right, workload(size)))
-        found = harness.measure_kernel(right, workload(size), Subject("t", "s"))
-        assert found.outcome == "correct", found.error
-        assert "foreign_process" not in found.validity
-        times_ms.append(found.time_ms)
-    harness.close()
-    assert times_ms == [pytest.approx(times_ms[0], rel=0.04)] * 3
-
-
-def test_a_kernel_that_was_loaded_ahead_and_becomes_wrong_has_no_figures(gpu):
-    harness, wrong = Harness(gpu), counting_kernel("call > 2000")
-    gpu.compile(wrong)
-    harness.expect_next(lambda: (wrong, workload(65536)))
-    assert harness.measure_kernel(kernel(), workload(), Subject("t", "s")).measured
-    found = harness.measure_kernel(wrong, workload(65536), Subject("t", "s"))
-    assert (found.outcome, found.measured) == ("correctness", False)
-    harness.close()
-
-
 @pytest.mark.parametrize("read", [instant_power_mw, average_power_mw])
 def test_integrated_power_agrees_with_the_counter(gpu, read):
     counted: list[tuple[float, int]] = []

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import cached_property, partial
 from importlib.util import find_spec
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from pytest_gpuenergy.devices.arena import Arena, DeviceArrays
@@ -29,7 +29,6 @@ from pytest_gpuenergy.devices.device import (
     HEAT_JOB,
     SINGLES,
     Device,
-    Expected,
     Heater,
     KernelRepeater,
     Launches,
@@ -70,9 +69,6 @@ _HEATER_S = 60.0
 _MAX_ALONGSIDE_BYTES = 1 << 28
 """The largest tensors of a kernel that runs beside its verification, which needs memory as well."""
 
-_MAX_AHEAD_BYTES = 1 << 26
-"""The largest tensors of a kernel that is loaded beside another one."""
-
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
 
@@ -106,22 +102,15 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_heater: Worker | None = None
         self._alongside: Worker | None = None
-        self._next_alongside: Worker | None = None
-        self._later_alongside: Worker | None = None  # imports only
-        self._expected: Expected = lambda: None
-        self._loaded_ahead: Mapping[str, Arena] | None = None  # in the next worker `alongside`
-        self._loaded: Event | None = None  # set once the kernel `alongside` is loaded
-        self._beginning: Thread | None = None  # prepares the next worker `alongside`
-        self._is_late = False  # whether somebody waits for that
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
         self._worker_imports: frozenset[str] = frozenset()
         self._next_imports: frozenset[str] = frozenset()
         self._expected_modules: tuple[str, ...] = ()
-        self._worker_is_spent = False  # whether no further kernel is measured in it
+        self._worker_has_repeated = False
         self._worker_is_unused = True
-        self._with_context: set[int] = set()  # process IDs of workers that have had a context
+        self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
     def refusal(self, kernel: AnyKernel) -> str | None:
@@ -213,8 +202,7 @@ class CudaDevice(Device):
         self._leave_other_imports(job.kernel.modules)
         # For the measurement that follows, see `repeat`; it may take place in this worker.
         if not self._is_beside:
-            self._ready_next_worker(job.kernel.modules if self._worker_is_spent else ())
-            self._begin_next_alongside()
+            self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
         try:
             yield kernel
         finally:
@@ -222,13 +210,12 @@ class CudaDevice(Device):
 
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
-        self._await_next()
         binary = self._compiled(job, arenas)
         self._leave_other_imports(job.kernel.modules)
-        if job.apart and self._worker_is_spent:
+        if job.apart and self._worker_has_repeated:
             self._forgo_imports(job.kernel.modules)
             self._renew_worker()
-        self._worker_is_spent = True
+        self._worker_has_repeated = True
         if job.apart:
             # It imports CuPy, and these, in the meantime, and does not use the GPU yet.
             self._ready_next_worker(self._expected_modules)
@@ -258,36 +245,22 @@ class CudaDevice(Device):
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
-        self._await_next()
-        worker, ahead = self._next_alongside, self._loaded_ahead
-        self._loaded_ahead = None
-        if worker is None:
-            self._forgo_imports(())
-            worker, self._next_worker = self._next_worker, self._new_worker()
+        self._forgo_imports(())
+        worker, self._next_worker = self._next_worker, self._new_worker()
         self._alongside = worker
-        self._next_alongside = self._later_alongside or self._new_worker()
-        self._later_alongside, self._loaded, self._expected = None, Event(), lambda: None
-        return _AlongsideKernel(self, worker, job, arenas, self._loaded, ahead)
-
-    def expect_alongside(self, make: Expected) -> None:
-        self._expected = make
-
-    def settle(self) -> None:
-        if self._ending is not None:
-            self._ending.join()
-        self._await_next()
-        self._worker_is_spent = True  # it goes on verifying
-        if self._later_alongside is None:
-            self._later_alongside = self._new_worker()
-            self._later_alongside.start()
+        return _AlongsideKernel(self, worker, job, arenas)
 
     def begin_context(self) -> None:
+        def begin() -> None:
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
+                self._use(_SHARING_S, "begin_context")
+
         if self._shares_memory:
-            self._worker_is_unused = False
-            Thread(target=self._begin, args=(self._worker,), name="context", daemon=True).start()
+            Thread(target=begin, name="context", daemon=True).start()
 
     def renew(self, modules: Sequence[str] = ()) -> None:
-        self._await_next()
+        if self._ending is not None:
+            self._ending.join()
         self._forgo_imports(modules)
         if modules or not self._worker_is_unused:
             self._renew_worker()
@@ -350,11 +323,11 @@ class CudaDevice(Device):
     @property
     def processes(self) -> frozenset[int]:
         found = {os.getpid()} if has_context(self.ordinal) else set()
-        workers = self._worker, self._next_worker, self._next_alongside
-        alive = {worker.pid for worker in workers if worker is not None}
+        if self._with_context is not None and self._with_context == self._worker.pid:
+            found.add(self._with_context)
         if self._alongside is not None and self._alongside.pid is not None:
             found.add(self._alongside.pid)
-        return frozenset(found | (self._with_context & alive))
+        return frozenset(found)
 
     def describe(self) -> dict[str, str]:
         nvml = self.nvml
@@ -375,10 +348,7 @@ class CudaDevice(Device):
             }
 
     def close(self) -> None:
-        if self._next_alongside is not None:
-            self._next_alongside.retire()  # or the thread that prepares it would start it again
-        workers = [self._worker, self._next_worker, self._next_heater]
-        workers += [self._alongside, self._later_alongside]
+        workers = [self._worker, self._next_worker, self._next_heater, self._alongside]
         for worker in (*workers, *(other._worker for other in self._spare)):
             if worker is not None:
                 worker.kill()
@@ -397,11 +367,10 @@ class CudaDevice(Device):
         other = copy(self)
         other._is_beside, other._spare = True, []
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
-        other._next_heater, other._with_context = None, set()
-        other._alongside = other._next_alongside = other._later_alongside = None
-        other._loaded = other._ending = other._beginning = None
+        other._next_heater, other._with_context = None, None
+        other._alongside, other._ending = None, None
         other._worker_imports = other._next_imports = frozenset()
-        other._worker_is_spent, other._worker_is_unused = False, True
+        other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
         return other
 
@@ -422,59 +391,6 @@ class CudaDevice(Device):
         except KernelFault:  # it died
             return False
         return can
-
-    def _begin(self, worker: Worker) -> None:
-        """Have a worker create its context and load what compares results there."""
-        with suppress(GpuEnergyError):  # whoever needs the process next starts another
-            worker.start()
-            if (pid := worker.pid) is not None:
-                self._with_context.add(pid)
-            worker.call("begin_context", timeout_s=_SHARING_S)
-            worker.call("load_math", self._array_kernels, timeout_s=_SHARING_S)
-
-    def _begin_next_alongside(self) -> None:
-        """Have the process that measures the next kernel begin, once the present one is loaded.
-
-        Its context and the kernel's graphs take half a second. Meanwhile the present kernel heats
-        the card, and nothing is measured.
-        """
-        loaded, self._loaded, self._is_late = self._loaded, None, False
-        worker = self._next_alongside
-        if loaded is None or worker is None:
-            return
-
-        def begin() -> None:
-            worker.start()
-            loaded.wait()
-            self._begin(worker)
-            if not self._is_late:
-                self._load_ahead(worker)
-
-        self._beginning = Thread(target=begin, name="next-kernel", daemon=True)
-        self._beginning.start()
-
-    def _load_ahead(self, worker: Worker) -> None:
-        """Load the kernel of the next item, if it has been compiled already."""
-        if (found := self._expected()) is None:
-            return
-        job, arenas = found
-        nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
-        compiled = None if self.refusal(job.kernel) else self._compilers.submit(job.kernel)
-        if compiled is None or not compiled.done() or nbytes > _MAX_AHEAD_BYTES:
-            return
-        self._loaded_ahead = arenas
-        try:
-            binary = self._compiled(job, arenas)
-            self._called(worker, job.timeout_s, "load", job, binary, dict(arenas))
-        except GpuEnergyError:  # the item will meet it again
-            worker.kill()
-            self._loaded_ahead = None
-
-    def _await_next(self) -> None:
-        """Wait until the next process has begun, which would disturb what is timed."""
-        self._is_late = True
-        if self._beginning is not None:
-            self._beginning.join()
 
     def _ready_next_worker(self, modules: Sequence[str]) -> None:
         """Have the next worker import exactly these modules, without waiting for it."""
@@ -500,7 +416,7 @@ class CudaDevice(Device):
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
         self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
-        self._worker_is_spent = False
+        self._worker_has_repeated = False
         self._worker_is_unused = not self._worker_imports
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
@@ -508,8 +424,7 @@ class CudaDevice(Device):
         try:
             return self._call(timeout_s, method, *arguments)
         finally:
-            if (pid := self._worker.pid) is not None:
-                self._with_context.add(pid)
+            self._with_context = self._worker.pid
             self._worker_is_unused = False
 
     def _relaunched(self, call: Callable[..., Any], once: bool, number: int = 0) -> Iterator[int]:
@@ -627,36 +542,24 @@ class _AlongsideKernel(_WorkerRepeater):
         worker: Worker,
         job: Job,
         arenas: Callable[[], Mapping[str, Arena]],
-        loaded: Event,
-        ahead: Mapping[str, Arena] | None,
     ) -> None:
         super().__init__(device, job.timeout_s)
         self._worker = worker
         self._job, self._arenas = job, arenas
-        self._loaded, self._ahead = loaded, ahead
 
     def __enter__(self) -> KernelRepeater:
-        try:
-            arenas = self._arenas()
-            if arenas is not self._ahead:
-                if self._ahead is not None:  # another kernel than was expected
-                    self._worker.kill()
-                self._call("begin_context")  # while the process that verifies begins with its own
-                binary = self._device._compiled(self._job, arenas)
-                self._call("load", self._job, binary, dict(arenas))
-        finally:
-            self._loaded.set()
+        self._call("begin_context")  # while the process that verifies begins with its own
+        arenas = dict(self._arenas())
+        self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
 
     def end(self) -> None:
-        self._loaded.set()
         # Its context takes 0.07 s to end, in which the next kernel can begin.
         self._device._ending = ending = Thread(target=self._worker.retire, daemon=True)
         ending.start()
-        self._device._await_next()
 
     def _call(self, method: str, *arguments: object) -> Any:
         return self._device._called(self._worker, self._timeout_s, method, *arguments)

@@ -53,16 +53,12 @@ class HostLaunches:
     ) -> None:
         """Launch up to `BURST` times, or a few times; then do as `GraphRepeater.relaunch`."""
         most = 1 + int(np.random.default_rng().integers(_MAX_BEFORE)) if once else BURST
-        began_s, spent_s, made = monotonic_s(), 0.0, 0
-        while not made or (made < most and spent_s < BURST_S):
-            # Twice as many each time, since waiting for a launch takes several times as long as it
-            # does; but no more than there is time for, where other work slows them down.
+        deadline_s, made = monotonic_s() + BURST_S, 0
+        while not made or (made < most and monotonic_s() < deadline_s):
+            # Twice as many each time: waiting for a launch takes several times as long as it does.
             count = min(max(1, made), most - made)
-            if spent_s:
-                count = max(1, min(count, int(made * (BURST_S / spent_s - 1))))
             self._launch_all(count)
             made += count
-            spent_s = monotonic_s() - began_s
         while True:
             prepare(None)
             self._launch_all(1)

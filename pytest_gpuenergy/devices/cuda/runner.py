@@ -137,13 +137,6 @@ class CudaRunner:
         """Create this process's context on the GPU, which takes up to two seconds."""
         self._cupy.cuda.runtime.free(0)
 
-    @_guarded
-    def load_math(self, binary: Binary | None) -> None:
-        """Load the compiled `array_kernels`, if they compile."""
-        if binary is not None and self._math is None:
-            math = KernelMath(lambda: binary)
-            self._math = math if math.is_loaded else KernelMath(None)
-
     def can_open(self, handle: Handle) -> bool:
         """Return whether this process can open another process's memory."""
         return can_open(handle)
@@ -206,7 +199,8 @@ class CudaRunner:
         Args:
             binary: the compiled `array_kernels`, if they compile.
         """
-        self.load_math(binary)
+        if binary is not None and self._math is None:
+            self._math = KernelMath(lambda: binary)
         if self._single is not None and self._relaunch is None:
             buffers, buffer_set, launch = (
                 self._single.buffers,

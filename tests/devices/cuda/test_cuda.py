@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -341,7 +340,6 @@ def alongside(device: CudaDevice, subject: Any) -> Heater[KernelRepeater] | None
 
 def test_a_kernel_alongside_its_verification_has_a_process_of_its_own(device, workers):
     device.prepare(())
-    numbers = []
     for _ in range(2):
         heater = alongside(device, kernel())
         assert heater is not None
@@ -352,109 +350,15 @@ def test_a_kernel_alongside_its_verification_has_a_process_of_its_own(device, wo
                 next(worker for worker in workers if (worker.pid, method) in worker.calls)
                 for method in ("start", "run")
             )
-            assert device.processes >= {measuring.pid, verifying.pid}
-            device.settle()
+            assert device.processes == {measuring.pid, verifying.pid}
+            device.renew()
+            assert device.processes == {measuring.pid}
             repeater.launch(1)
             repeater.stop()
-            numbers.append((measuring.pid, verifying.pid))
-        calls = [method for pid, method in measuring.calls if pid == numbers[-1][0]]
-        assert calls[-4:] == ["load", "start", "launch", "stop"]
+            number = measuring.pid
+        calls = [method for pid, method in measuring.calls if pid == number]
+        assert calls == ["begin_context", "load", "start", "launch", "stop"]
         assert measuring.pid is None
-    (first, verifying), (second, still_verifying) = numbers
-    assert verifying == still_verifying
-    assert len({first, second, verifying}) == 3
-
-
-def test_no_kernel_is_measured_where_others_were_verified(device, workers):
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with device.load(job_of(kernel()), TENSORS) as loaded, heater:
-        loaded.run()
-        device.settle()
-    (verifying,) = (worker.pid for worker in workers if (worker.pid, "run") in worker.calls)
-    with device.repeat(job_of(kernel(), apart=True), TENSORS) as repeater:
-        repeater.start()
-        assert verifying not in device.processes
-
-
-def test_the_next_process_begins_to_use_the_gpu_before_the_kernel_runs_alone(device, workers):
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with device.load(job_of(kernel()), TENSORS) as loaded:
-        loaded.run()
-        assert not any((worker.pid, "load_math") in worker.calls for worker in workers)
-        with heater:  # is loaded first
-            device.settle()
-            (begun,) = (w.pid for w in workers if (w.pid, "load_math") in w.calls)
-            assert begun in device.processes
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with heater as repeater:
-        repeater.start()
-        assert any((begun, "start") in worker.calls for worker in workers)
-
-
-@pytest.fixture
-def compiled(workers: list[FakeWorker], monkeypatch: pytest.MonkeyPatch) -> list[FakeWorker]:
-    """Let every kernel have been compiled ahead."""
-    done: Future[None] = Future()
-    done.set_result(None)
-    monkeypatch.setattr(CompilerPools, "submit", lambda *_: done)
-    return workers
-
-
-def measured_with_next(device: CudaDevice, arenas: Any, fault: Exception | None = None) -> None:
-    """Measure a kernel while the next one is loaded, on ``arenas``."""
-    heater: Any = alongside(device, kernel())
-    device.expect_alongside(lambda: (job_of(kernel(), apart=True), arenas))
-    following: Any = device._next_alongside
-    following.faults = {} if fault is None else {"load": fault}
-    with device.load(job_of(kernel()), TENSORS), heater:
-        for thread in threading.enumerate():
-            if thread.name == "next-kernel":
-                thread.join()
-        device.settle()
-    following.faults = {}
-
-
-def test_the_next_kernel_is_loaded_while_the_present_one_is_verified(device, compiled):
-    measured_with_next(device, TENSORS)
-    loaded = {worker.pid for worker in compiled if (worker.pid, "load") in worker.calls}
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with heater as repeater:
-        repeater.start()
-        (started,) = (worker for worker in compiled if (worker.pid, "start") in worker.calls)
-        assert {started.pid} == loaded
-        assert started.calls.count((started.pid, "load")) == 1
-
-
-@pytest.mark.parametrize(
-    ("arenas", "fault"),
-    [(dict(TENSORS), None), (TENSORS, KernelFault("constraints", "no room"))],
-    ids=["another kernel", "fault"],
-)
-def test_a_kernel_that_was_not_loaded_ahead_is_loaded_in_a_process_of_its_own(
-    device, compiled, arenas, fault
-):
-    measured_with_next(device, arenas, fault)
-    used = {pid for worker in compiled for pid, _ in worker.calls}
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with heater as repeater:
-        repeater.start()
-        (started,) = (worker for worker in compiled if (worker.pid, "start") in worker.calls)
-        assert started.pid not in used
-        assert started.calls.count((started.pid, "load")) == 1
-
-
-def test_the_next_process_need_not_wait_for_a_kernel_that_is_never_loaded(device):
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with device.load(job_of(kernel()), TENSORS) as loaded:
-        loaded.run()
-        heater.end()
-        device.settle()
 
 
 def test_a_fault_of_a_kernel_alongside_is_its_own(device, workers):
@@ -483,7 +387,7 @@ def test_the_process_of_kernels_begins_to_use_the_gpu_in_the_background(device, 
         if thread.name == "context":
             thread.join()
     assert device.processes == {workers[0].pid}
-    assert [method for _, method in workers[0].calls] == ["begin_context", "load_math"]
+    assert [method for _, method in workers[0].calls] == ["begin_context"]
 
 
 def test_a_device_that_will_be_used_has_processes_that_import_already(device, workers):
