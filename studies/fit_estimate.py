@@ -211,7 +211,7 @@ class _EarlierMma(MmaParameters):
 
 _UNBATCHED_SHARE = 1.8
 _NEWEST = frozenset(
-    f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "fifteenth", "cold")
+    f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold")
 )
 _LATEST = {"untuned-ninth", "untuned-tenth", "untuned-eleventh", "untuned-127", *_NEWEST}
 _EARLIER: Mapping[type[Any], Sequence[tuple[type[Any], frozenset[str]]]] = {

@@ -265,6 +265,11 @@ class HopperTiling(Tiling):
         return self.tile_m, self.tile_n
 
     @property
+    def next_share(self) -> float:
+        """The cycles of a block's further tile besides its steps, relative to storing the last."""
+        return 1.0
+
+    @property
     def copies_operands(self) -> bool:
         """Whether warps copy A and B, instead of the tensor memory accelerator."""
         return False
@@ -472,7 +477,7 @@ class HopperTiling(Tiling):
             loaded_bytes=round(loaded * (1 + slower)),
             preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing / self.parts + adding,
-            next_cycles=storing,
+            next_cycles=self.next_share * storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
         return product_cycles(gemm, self, card, step, costs) + copying
