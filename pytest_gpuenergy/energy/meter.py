@@ -46,8 +46,6 @@ _STEADY_S = 1.0
 """The time after which a heat-up shows whether the power is steady."""
 _ALONE_S = 0.4
 """The least time before the trials in which a load that has run beside other work runs alone."""
-_LIMITED_S = 0.6
-"""The least time before the trials in which a load runs that the power limit holds back."""
 _SPARE = 1.02
 """The factor by which a measurement is longer than it needs to be for its number of launches."""
 
@@ -452,7 +450,7 @@ class EnergyMeter:
             exceeds = power_w >= (state.power_limit_mw or math.inf) / 1e3
             heated_s = now_s - begin_s
             if swings or exceeds:
-                heated_s -= max(0.0, _LIMITED_S - least_s)
+                heated_s -= max(0.0, settings.limited_warmup_s - least_s)
             steady = heated_s >= longest_s or (
                 heated_s >= least_s and (swings or steadiness.settled(edges, run.before_w))
             )

@@ -44,6 +44,7 @@ TIMEOUT_S = 20.0
 
 QUICK = MeterSettings(
     warmup_s=0.4,
+    limited_warmup_s=0.6,
     warmup_max_s=0.4,
     steady_slope_per_s=math.inf,
     trial_s=0.2,
