@@ -12,6 +12,9 @@ are those of ``pytest bench/test_conv2d.py``. Their measurements with flags are 
 only the intervals are wide. Bundled kernels in float32 that they have replace the figures of record
 files.
 
+``--page`` updates the summary tables of a page: the comparison with cuDNN, the network and the
+regret. All tables are printed, those of the layers too.
+
 Regret is the time of the kernel that the estimate puts first, or of the best of its first three,
 relative to the least time of the layer, less 1. The plot, SVG or PNG, requires
 ``pip install vl-convert-python``.
@@ -390,20 +393,15 @@ def tables(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
         yield title, markdown_table((*header, *more), rows)
 
 
-def updated(page: str, found: Sequence[tuple[str, str]]) -> str:
-    """Return a page in which tables are replaced, as far as it has them.
-
-    Args:
-        page: the text of the page.
-        found: the beginning of a line, and the table that replaces the next one from there on.
-    """
+def updated(page: str, tables: Sequence[str]) -> str:
+    """Return a page in which each table replaces the one with the same header, if there is one."""
     lines = page.splitlines()
-    for beginning, table in found:
-        at = next((i for i, line in enumerate(lines) if line.startswith(beginning)), None)
-        first = next((i for i in range(at or 0, len(lines)) if lines[i].startswith("|")), None)
-        if at is not None and first is not None:
-            rest = itertools.dropwhile(lambda line: line.startswith("|"), lines[first:])
-            lines = [*lines[:first], *table.splitlines(), *rest]
+    for table in tables:
+        header, *_ = rows = table.splitlines()
+        if header in lines:
+            at = lines.index(header)
+            rest = itertools.dropwhile(lambda line: line.startswith("|"), lines[at:])
+            lines = [*lines[:at], *rows, *rest]
     return "\n".join(lines) + "\n"
 
 
@@ -620,7 +618,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("trials", nargs="+", type=Path, help="trials (.json.gz), reports (.json)")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="draw to this .svg or .png")
     parser.add_argument("--records", type=Path, metavar="DIR", help="write records to this folder")
-    parser.add_argument("--page", type=Path, metavar="PATH", help="replace this page's tables")
+    parser.add_argument("--page", type=Path, metavar="PATH", help="update its summary tables")
     parser.add_argument("--drawn", action="store_true", help="records of drawn layers, too")
     options = parser.parse_args(words)
     layers = read_layers(options.trials)
@@ -629,25 +627,23 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.records:
         count = write_records(layers, options.records, drawn=options.drawn)
         print(f"{count} record files in {options.records}")
+    lead, network_costs = lead_table(layers), network_table(layers)
     estimated = [layer for layer in layers if _is_estimated(layer)]
-    own = own_table(layers, RECORDS, own_kernels(options.trials))
-    found = [
-        ("| layers | `", lead_table(layers)),
-        ("What the 53 ", network_table(layers)),
-        ("| layer | layout |", own),
-        *tables(layers),
-        *([("| mode and layout | convolutions |", regret_table(estimated))] if estimated else []),
-    ]
+    regrets = regret_table(estimated) if estimated else ""
     if options.page:
-        options.page.write_text(updated(options.page.read_text(), found))
+        tables_of_page = [table for table in (lead, network_costs, regrets) if table]
+        options.page.write_text(updated(options.page.read_text(), tables_of_page))
     if options.plot:
         draw(plot(layers), options.plot)
-    print(f"{lead_table(layers)}\n")
+    print(f"{lead}\n")
     print(f"Time of cuDNN / time of the kernel:\n\n{summary(layers, 'us')}\n")
     print(f"Energy of the kernel / energy of cuDNN:\n\n{summary(layers, 'mj')}\n")
-    print(f"53 convolutions of ResNet-50, one image:\n\n{network_table(layers)}\n")
+    print(f"53 convolutions of ResNet-50, one image:\n\n{network_costs}\n")
+    own = own_table(layers, RECORDS, own_kernels(options.trials))
     print(f"Our own kernels in float32:\n\n{own}\n")
-    print("\n\n".join(f"{title}:\n\n{table}" for title, table in found[3:]))
+    print("\n\n".join(f"{title}:\n\n{table}" for title, table in tables(layers)))
+    if regrets:
+        print(f"\nRegret of the estimate:\n\n{regrets}")
 
 
 if __name__ == "__main__":

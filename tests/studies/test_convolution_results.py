@@ -18,6 +18,7 @@ from convolution_results import (
     plot,
     read_layers,
     summary,
+    tables,
     updated,
     write_records,
 )
@@ -187,14 +188,11 @@ def test_kernels_of_a_report_in_float32_replace_those_of_records(tmp_path):
     assert table[2].startswith("| case1 | nchw | 100.7 | 37.6 | 2.68 | 0.39 |")
 
 
-def test_tables_of_a_page_are_replaced_where_it_has_them(trials):
-    layers = read_layers([trials])
-    page = "text\n\n| layers | `a` |\n| --- | --- |\n| old |\nmore\n"
-    found = [("| layers | `", lead_table(layers)), ("`tf32`, `nhwc`", "| never |")]
-    lines = updated(page, found).splitlines()
-    assert lines[2] == "| layers | `tf32`, `nhwc`: speed | `tf32`, `nhwc`: energy |"
-    assert lines[4:6] == ["| cases | 2.00 (2.00) | 0.50 (0.50) |", "| drawn | 0.80 (0.80) |  |"]
-    assert (lines[:2], lines[6:]) == (["text", ""], ["more"])
+def test_a_table_of_a_page_is_replaced_by_the_one_with_its_header():
+    page = "text\n\n| a | b |\n| --- | --- |\n| old |\nmore\n| c |\n| kept |\n"
+    new = "| a | b |\n| --- | --- |\n| new |\n| newer |"
+    found = updated(page, [new, "| not | there |\n| never |"])
+    assert found == f"text\n\n{new}\nmore\n| c |\n| kept |\n"
 
 
 def test_without_energy_there_is_no_plot(tmp_path):
@@ -209,6 +207,17 @@ def test_the_command_prints_all_tables(trials, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "| case5 | 4.0 | 8.0 | 16.0 | 2.00 | 4.00 | 2 | 4 |" in printed
     assert printed.startswith("1 record files in")
+
+
+def test_the_command_updates_only_the_summary_tables_of_a_page(trials, tmp_path):
+    layers = read_layers([trials])
+    lead, *_ = lead_table(layers).splitlines()
+    ((_, table),) = tables(layers)
+    of_layers, *_ = table.splitlines()
+    page = tmp_path / "page.md"
+    page.write_text(f"{lead}\n| old |\n\n{of_layers}\n| old |\n")
+    assert convolution_results.main([str(trials), "--page", str(page)]) == 0
+    assert page.read_text() == f"{lead_table(layers)}\n\n{of_layers}\n| old |\n"
 
 
 @pytest.mark.parametrize(
