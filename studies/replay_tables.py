@@ -3,10 +3,11 @@
     python studies/replay_tables.py bloom/results/gpu_energy_report.json vicuna/results/...
     python studies/replay_tables.py *.json --residuals --plot joules.svg
 
-``--residuals`` prints how well accounts close instead: how much energy and, in parentheses, GPU
-time are predicted too high, in bold where it is more than 3 or 2 %. Figures of models that are
-divided among several GPUs are sums over these. The plot, SVG or PNG depending on the file name,
-requires ``pip install vl-convert-python``.
+``--residuals`` prints one line for each step instead: the energy measured at each level, how much
+more energy and, in parentheses, GPU time is predicted, in bold where that is more than 3 or 2 %,
+and the card, the date and the report. If several reports have a step, the last one counts. Figures
+of models that are divided among several GPUs are sums over these. The plot, SVG or PNG depending on
+the file name, requires ``pip install vl-convert-python``.
 """
 
 from __future__ import annotations
@@ -49,12 +50,16 @@ class Step(NamedTuple):
     Attributes:
         model: its name, with the number of GPUs if there are several.
         gpu: what they are.
+        size: batch x tokens of the prompt; empty for a function.
+        source: the card, the date and the name of the report.
         accounts: one for each GPU.
     """
 
     model: str
     gpu: str
     step: str
+    size: str
+    source: tuple[str, str, str]
     accounts: tuple[Account, ...]
 
     @property
@@ -97,14 +102,16 @@ def load(path: Path) -> ReplayReport:
     return report
 
 
-def steps_of(report: ReplayReport) -> Iterator[Step]:
-    """The steps of a report at each level, in its order."""
-    profile = report.profile
+def steps_of(report: ReplayReport, name: str = "") -> Iterator[Step]:
+    """The steps of a report of this name at each level, in its order."""
+    profile, run = report.profile, report.run
     ranks = f" on {profile.ranks} GPUs" if profile.ranks > 1 else ""
+    model = Path(profile.model).name + ranks
+    size = f"{profile.batch} x {profile.prompt_tokens}" if profile.prompt_tokens else ""
+    source = (run.gpu_uuid[: len("GPU-01234567")], run.started[: len("2026-01-01")], name)
     for key in dict.fromkeys((one.cap, one.step, one.level) for one in report.accounts):
         accounts = tuple(one for one in report.accounts if (one.cap, one.step, one.level) == key)
-        name = Path(profile.model).name + ranks
-        yield Step(name, report.run.gpu_name, profile.step_name(key[1]), accounts)
+        yield Step(model, run.gpu_name, profile.step_name(key[1]), size, source, accounts)
 
 
 def table(steps: Sequence[Step]) -> str:
@@ -140,17 +147,34 @@ def table(steps: Sequence[Step]) -> str:
 
 def residuals(steps: Sequence[Step]) -> str:
     """A line of Markdown for each step of a model at all levels."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    found: dict[tuple[str, str, str], tuple[dict[str, str], tuple[str, str, str]]] = {}
     for one in steps:
         errors = (one.energy_error, one.gpu_time_error)
         energy, gpu_time = (
             "" if error is None else f"**{error:+.1%}**" if abs(error) > most else f"{error:+.1%}"
             for error, most in zip(errors, _CLOSES, strict=True)
         )
-        cell = f"{energy} ({gpu_time})" if gpu_time else energy
-        found.setdefault((one.model, one.step), {})[one.accounts[0].level] = cell
-    rows = [(*key, *(cells.get(level, "") for level in _LEVELS)) for key, cells in found.items()]
-    return markdown_table(("model", "step", *_LEVELS), rows)
+        key = (one.model, one.step, one.size)
+        if key not in found or found[key][1] != one.source:
+            found[key] = ({}, one.source)
+        cell = f"{_with_interval(one, 'energy_mj')}, {energy}"
+        found[key][0][one.accounts[0].level] = f"{cell} ({gpu_time})" if gpu_time else cell
+    rows = [
+        (*key, *(cells.get(level, "") for level in _LEVELS), *source)
+        for key, (cells, source) in found.items()
+    ]
+    return markdown_table(
+        (
+            "model",
+            "step",
+            "size",
+            *(f"{level} (mJ)" for level in _LEVELS),
+            "card",
+            "date",
+            "report",
+        ),
+        rows,
+    )
 
 
 def _with_interval(one: Step, name: str) -> str:
@@ -264,10 +288,10 @@ def main(words: Sequence[str] | None = None) -> None:
     """Run the command; exit code 2 if a report cannot be used."""
     parser = study_parser(__doc__)
     parser.add_argument("reports", type=Path, nargs="+", help="Files gpu_energy_report.json")
-    parser.add_argument("--residuals", action="store_true", help="Print only how accounts close")
+    parser.add_argument("--residuals", action="store_true", help="Print how accounts close")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
-    steps = [step for path in arguments.reports for step in steps_of(load(path))]
+    steps = [step for path in arguments.reports for step in steps_of(load(path), path.stem)]
     print(residuals(steps) if arguments.residuals else table(steps))
     if arguments.plot is not None:
         draw(plot(steps), arguments.plot)

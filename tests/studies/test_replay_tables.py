@@ -24,9 +24,28 @@ def test_each_step_has_a_line(capsys):
 def test_residuals_that_are_too_large_are_bold(capsys):
     assert replay_tables.main([str(ALONE), "--residuals"]) == 0
     *_, prefill, decode = capsys.readouterr().out.splitlines()
-    cells = "-0.9% (**-2.5%**) | -1.8% (**-2.5%**) | -2.0% (**-2.6%**)"
-    assert prefill == f"| bloom-560m | prefill | {cells} |"
-    assert decode.startswith("| bloom-560m | decode step 1 | -1.5% (-0.4%) |")
+    name, step, size, *levels, card, date, report = prefill.strip("| ").split(" | ")
+    assert (name, step, size) == ("bloom-560m", "prefill", "1 x 1024")
+    assert levels[0] == "4896 ±139, -0.9% (**-2.5%**)"
+    assert [one.partition(", ")[2] for one in levels[1:]] == [
+        "-1.8% (**-2.5%**)",
+        "-2.0% (**-2.6%**)",
+    ]
+    assert (card, date, report) == ("GPU-f323c667", "2026-11-25", "replay-bloom-560m")
+    assert decode.startswith(
+        "| bloom-560m | decode step 1 | 1 x 1024 | 557.7 ±6.4, -1.5% (-0.4%) |"
+    )
+
+
+def test_the_last_report_of_a_step_counts(capsys):
+    older, newer = (
+        RESULTS / f"nvidia-h200-2026-11-29/replay-{name}.json"
+        for name in ("gemma-2b", "gemma-2b-prefill")
+    )
+    assert replay_tables.main([str(older), str(newer), "--residuals"]) == 0
+    *_, prefill, decode = capsys.readouterr().out.splitlines()
+    assert prefill.endswith(" | replay-gemma-2b-prefill |")
+    assert decode.endswith(" | replay-gemma-2b |")
 
 
 def test_figures_of_several_gpus_are_added_up(capsys):

@@ -55,7 +55,7 @@ class ChangedCall:
     error: float | None
 
 
-class _Result(NamedTuple):
+class _LargeResult(NamedTuple):
     """A large result: the addresses of its first byte and of that after it, and its rows."""
 
     begin: int
@@ -93,7 +93,7 @@ class ResultReads(CallRecorder):
     def __init__(self, modules: Mapping[str, Any]) -> None:
         super().__init__(modules)
         self.read: dict[int, set[int]] = {}
-        self._results: dict[int, _Result] = {}
+        self._results: dict[int, _LargeResult] = {}
 
     def see(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """See `CallRecorder`; views read nothing."""
@@ -121,7 +121,7 @@ class ResultReads(CallRecorder):
                 del self._results[other]
         if size_bytes >= _LEAST_BYTES and tensor.is_contiguous():
             rows = tensor.numel() // tensor.shape[-1]
-            self._results[number] = _Result(begin, begin + size_bytes, rows)
+            self._results[number] = _LargeResult(begin, begin + size_bytes, rows)
 
 
 def rows_read(reads: ResultReads, number: int, call: LiveCall) -> list[int] | None:
