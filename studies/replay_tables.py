@@ -13,7 +13,7 @@ the file name, requires ``pip install vl-convert-python``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,6 +114,13 @@ def steps_of(report: ReplayReport, name: str = "") -> Iterator[Step]:
         yield Step(model, run.gpu_name, profile.step_name(key[1]), size, source, accounts)
 
 
+def latest(steps: Iterable[Step]) -> list[Step]:
+    """Return the steps without those that a later report has, too."""
+    steps = list(steps)
+    sources = {(one.model, one.step, one.size): one.source for one in steps}
+    return [one for one in steps if sources[one.model, one.step, one.size] == one.source]
+
+
 def table(steps: Sequence[Step]) -> str:
     """A line of Markdown for each step."""
     rows = [
@@ -147,7 +154,8 @@ def table(steps: Sequence[Step]) -> str:
 
 def residuals(steps: Sequence[Step]) -> str:
     """A line of Markdown for each step of a model at all levels."""
-    found: dict[tuple[str, str, str], tuple[dict[str, str], tuple[str, str, str]]] = {}
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    sources = {}
     for one in steps:
         errors = (one.energy_error, one.gpu_time_error)
         energy, gpu_time = (
@@ -155,13 +163,13 @@ def residuals(steps: Sequence[Step]) -> str:
             for error, most in zip(errors, _CLOSES, strict=True)
         )
         key = (one.model, one.step, one.size)
-        if key not in found or found[key][1] != one.source:
-            found[key] = ({}, one.source)
+        sources[key] = one.source
         cell = f"{_with_interval(one, 'energy_mj')}, {energy}"
-        found[key][0][one.accounts[0].level] = f"{cell} ({gpu_time})" if gpu_time else cell
+        level = one.accounts[0].level
+        found.setdefault(key, {})[level] = f"{cell} ({gpu_time})" if gpu_time else cell
     rows = [
-        (*key, *(cells.get(level, "") for level in _LEVELS), *source)
-        for key, (cells, source) in found.items()
+        (*key, *(cells.get(level, "") for level in _LEVELS), *sources[key])
+        for key, cells in found.items()
     ]
     return markdown_table(
         (
@@ -291,7 +299,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--residuals", action="store_true", help="Print how accounts close")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
-    steps = [step for path in arguments.reports for step in steps_of(load(path), path.stem)]
+    steps = latest(step for path in arguments.reports for step in steps_of(load(path), path.stem))
     print(residuals(steps) if arguments.residuals else table(steps))
     if arguments.plot is not None:
         draw(plot(steps), arguments.plot)

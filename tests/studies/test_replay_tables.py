@@ -43,9 +43,9 @@ def test_the_last_report_of_a_step_counts(capsys):
         for name in ("gemma-2b", "gemma-2b-prefill")
     )
     assert replay_tables.main([str(older), str(newer), "--residuals"]) == 0
-    *_, prefill, decode = capsys.readouterr().out.splitlines()
-    assert prefill.endswith(" | replay-gemma-2b-prefill |")
+    *_, decode, prefill = capsys.readouterr().out.splitlines()
     assert decode.endswith(" | replay-gemma-2b |")
+    assert prefill.endswith(" | replay-gemma-2b-prefill |")
 
 
 def test_figures_of_several_gpus_are_added_up(capsys):
