@@ -265,7 +265,7 @@ _NOISE_SD = 0.05
 _CURIOSITY = 1.0
 """The number of standard deviations below the mean at which a cost is still plausible."""
 _FEW = 8
-"""The number of kernels that are looked at again and again for each one that is chosen."""
+"""For each kernel to choose, the number of candidates whose costs are updated after each choice."""
 _FAILED, _FAILED_SD = math.log(2.0), 0.5
 """A kernel that fails counts as taking about twice as long as expected."""
 

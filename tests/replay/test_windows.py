@@ -69,7 +69,7 @@ def test_what_another_run_makes_in_the_same_order_is_in_no_other_window():
 
 
 def test_what_could_not_be_replayed_as_a_whole_is_divided():
-    """Windows that could are not made again, and keys are not used twice."""
+    """Calls that a known window has are in no other one, and keys are not used twice."""
     ids = [{0: name} for name in "abcabcaccacc"]
     spans = [[(3 * layer, 3 * layer + 3)] for layer in range(4)]
     calls = {name: call(name) for name in "abc"}

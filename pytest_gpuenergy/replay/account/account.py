@@ -61,8 +61,8 @@ _SAME_CLOCK = 0.98
 window down more than the step: clocks of the same load scatter by about a percent."""
 
 _ELSEWHERE = 0.01
-"""The largest share of a window's time in calls that the step does not make as often: in other
-layers, it launches others in their place, which have the same form."""
+"""The largest share of a window's time that may be of calls that the step makes less often than the
+window counts them: some layers of the same form launch another call in their place."""
 
 
 def step_key(step: int, level: str) -> str:

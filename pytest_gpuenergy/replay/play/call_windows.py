@@ -19,9 +19,9 @@ from pytest_gpuenergy.replay.account.account import window_key
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 
 LONGEST = (512, 16)
-"""The largest number of calls in a window: in the first place, which is that of most layers, but
-not of loops over tokens; and where a longer one cannot be replayed, although each of its calls
-can."""
+"""The largest number of calls in a window. The first holds at first, and suffices for most layers,
+but not for loops over tokens; the second holds where a longer window cannot be replayed, although
+each of its calls can."""
 _MOST = 6
 """The largest number of windows of a step; each takes as long to measure as a call."""
 

@@ -80,7 +80,7 @@ The threads of these blocks have no more than the 64 Ki registers of a multiproc
 _OTHER_REGISTERS = 28
 """The registers of a consumer's thread besides its sums and operands."""
 _LEAST_SHARE_OF_BLOCKS = 0.85
-"""The part of all blocks with which it is worth trying that weights stay."""
+"""The least part of all blocks that is worth trying so that their weights can stay."""
 _TILES_C = (16, 32, 48, 64, 80, 96, 128, 192, 256)
 _STAGES = (8, 6, 4, 3)
 _SPLITS = (1, 2, 3, 4, 6, 8)
@@ -94,10 +94,10 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 # Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
 # in bench/results: see studies/convolution_estimate.py.
 _EFFICIENCY = 1 / 1.4
-"""The part of that rate that kernels reach, but those in 3xtf32."""
+"""The part of that rate that kernels in other modes than 3xtf32 reach."""
 _SPLIT_CHANNELS, _SPLIT_SHARE = 30, 0.89
-"""The channels more that a tile takes as long as in 3xtf32, whose elements of windows come from
-registers, and the cycles of such products relative to that rate: in the trials on an H200, an
+"""What a tile in 3xtf32, whose elements of windows come from registers, takes: as long as one with
+so many more channels, and so many of the cycles by that rate. In the trials on an H200, an
 instruction took 19 to 72 cycles for 8 to 120 channels, with a clock of 1980 instead of 1755 MHz."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
@@ -287,7 +287,7 @@ class ImplicitParameters(WindowParameters):
                     yield replace(each, early=True)
 
     def _with_weights_that_stay(self, conv: Conv2d) -> Iterator[ImplicitParameters]:
-        """Yield the same with a few blocks less, each with the same weights in all tiles."""
+        """Yield the same with fewer blocks, each of which keeps its weights for all its tiles."""
         tiles, steps = self._tiles_of_pixels(conv), self.steps(conv)
         blocks, stages = self.blocks // tiles * tiles, self.stages // steps * steps
         one = replace(self, blocks=blocks or self.blocks, stages=stages or self.stages)

@@ -41,8 +41,8 @@ ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STAGES = (7, 6, 5, 4, 3, 2)
 _MOST_TILES: Mapping[int, int] = {2: 66, 3: 39, 4: 29, 6: 16, 8: 14}
-"""The most tiles of a product whose steps so many blocks divide: on 132 multiprocessors, which come
-in pairs, about so many clusters of that size run at once."""
+"""By the number of blocks that divide the steps of a tile, the most tiles of such a product: about
+as many clusters of that size run at once on 132 multiprocessors, which come in pairs."""
 CLUSTERS = ((2, 1), (1, 2), (1, 1))
 """The clusters worth trying: larger ones do not fill the multiprocessors of a card."""
 _REGISTERS: Mapping[int, tuple[int, int, int]] = {
@@ -314,7 +314,7 @@ class HopperTiling(Tiling):
         """Return the constants that describe the instruction that multiplies."""
 
     def swapped_constants(self, gemm: Gemm) -> dict[str, Constant]:
-        """Return what is another thing in the product of the transposes."""
+        """Return the constants that differ where the product of the transposes is computed."""
         if gemm.groups or gemm.scaling == "block":
             raise InputError(
                 f"The template {self.template} computes no transpose of C for groups or scales of "

@@ -32,7 +32,7 @@ _WIDEST = 256
 _TILES_M = (64, 96, 128, 160, 192, 256)
 """The rows of tiles that are tried besides those that divide a product evenly."""
 _PIECE = 4
-"""The elements of a piece by which rows are longer that warps copy."""
+"""The elements of a piece: rows that warps copy are longer by one."""
 _LEAST_ROWS = 8
 """The rows of a tile are a multiple of these, as those of an instruction and of a pattern are."""
 _EVEN = 6
