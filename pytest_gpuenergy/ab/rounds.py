@@ -37,7 +37,7 @@ NEXT = replace(
     warmup_s=0.3,
     warmup_max_s=0.3,
     steady_slope_per_s=math.inf,
-    min_measure_s=0.3,
+    min_measure_s=0.4,
 )
 """Settings of all turns but the first, whose heat-up is long enough for both versions.
 

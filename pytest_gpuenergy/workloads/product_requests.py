@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pytest_gpuenergy.support import InputError, shown
 from pytest_gpuenergy.workloads.activations import ACTIVATIONS
@@ -185,11 +185,8 @@ def _request(text: str) -> GemmRequest:
     layouts = words["layout"].split(",") if "layout" in words else USUAL_LAYOUTS
     if len({*layouts}) < len(layouts):
         raise _twice(text, "a layout")
-    # Gemm checks the types of all its arguments.
-    bare = [
-        Gemm("", **sizes, **leading, **switches, **{**words, "layout": layout})  # type: ignore[arg-type]
-        for layout in layouts
-    ]
+    given: dict[str, Any] = {**sizes, **leading, **switches, **words}  # whose types Gemm checks
+    bare = [Gemm("", **{**given, "layout": layout}) for layout in layouts]
     named = tuple(workload.called(product_name(workload)) for workload in bare)
     option = options.get("O")
     if option is not None and option & ~_IN_BACKGROUND not in _TUNERS:
@@ -273,4 +270,5 @@ class GemmKind(WorkloadKind):
     def from_parameters(self, name: str, parameters: Mapping[str, object]) -> Gemm:
         known = [field for field in fields(Gemm) if field.name != "name"]
         check_parameter_names(self.name, known, parameters)
-        return Gemm(name, **parameters)  # type: ignore[arg-type]  # it checks them all
+        given: dict[str, Any] = dict(parameters)  # whose types Gemm checks
+        return Gemm(name, **given)

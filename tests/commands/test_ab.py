@@ -113,7 +113,7 @@ def test_a_slower_revision_is_found(repository, warm_python, capsys, monkeypatch
     document = json.loads(capsys.readouterr().out)
     (found,) = document["judgements"]
     assert (found["kernel"], found["cap"], found["verdict"]) == ("b128", "200W-1500MHz", "WORSE")
-    assert found["interval"][1] - found["interval"][0] < 0.015 * (1 + found["change"])
+    assert found["interval"][1] - found["interval"][0] < 0.02
     assert document["new"]["git_revision"] == git("rev-parse", "HEAD").strip()
     # Nothing is left behind.
     assert git("worktree", "list").count("\n") == 1
