@@ -7,9 +7,11 @@ from .account.account import (
     gaps_key as gaps_key,
     host_gaps_key as host_gaps_key,
     module_level as module_level,
-    profiled_gpu_us as profiled_gpu_us,
     savings as savings,
     step_key as step_key,
+)
+from .account.call_figures import (
+    profiled_gpu_us as profiled_gpu_us,
 )
 from .account.change_savings import (
     CallChange as CallChange,

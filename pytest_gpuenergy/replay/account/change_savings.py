@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from pytest_gpuenergy.record import Measurement
-from pytest_gpuenergy.replay.account.account import half_width_mj, time_ms_of
+from pytest_gpuenergy.replay.account.call_figures import (
+    half_width_mj,
+    time_ms_of,
+)
 from pytest_gpuenergy.support import aligned
 
 SHOWN = 5

@@ -22,8 +22,10 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     calls_at,
-    figures_of,
     step_key,
+)
+from pytest_gpuenergy.replay.account.call_figures import (
+    figures_of,
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall

@@ -26,7 +26,6 @@ from pytest_gpuenergy.kernels import CacheState
 from pytest_gpuenergy.record import Measurement, RunInfo, new_run_id
 from pytest_gpuenergy.replay.account.account import (
     EAGER,
-    GAP,
     GAP_MS,
     GRAPH,
     LAYERS,
@@ -36,14 +35,17 @@ from pytest_gpuenergy.replay.account.account import (
     account_for_step,
     calls_at,
     host_gaps_key,
-    is_held_back,
     launches_at,
     links_key,
     module_level,
     restores_key,
     savings,
-    spaced_key,
     step_key,
+)
+from pytest_gpuenergy.replay.account.call_figures import (
+    GAP,
+    is_held_back,
+    spaced_key,
 )
 from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_savings
 from pytest_gpuenergy.replay.account.replay_report import RESULTS, ReplayReport, write_report

@@ -18,10 +18,8 @@ from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, check
 from pytest_gpuenergy.replay.account.account import (
     EAGER,
-    GAP,
     GRAPH,
     LAYERS,
-    RESTORES,
     WINDOW_COUNT,
     WINDOW_HOST,
     WINDOW_LAYER,
@@ -30,8 +28,12 @@ from pytest_gpuenergy.replay.account.account import (
     gaps_key,
     host_gaps_key,
     module_level,
-    profiled_gpu_us,
     step_key,
+)
+from pytest_gpuenergy.replay.account.call_figures import (
+    GAP,
+    RESTORES,
+    profiled_gpu_us,
 )
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
 from pytest_gpuenergy.replay.play.replay_plan import (

@@ -15,10 +15,7 @@ from pytest_gpuenergy.engine import Replayable
 from pytest_gpuenergy.record import Measurement, WorkloadInfo
 from pytest_gpuenergy.replay.account.account import (
     EAGER,
-    GAP,
-    GPU_US,
     GRAPH,
-    RESTORES,
     WINDOW_CALLS,
     WINDOW_COUNT,
     WINDOW_HOST,
@@ -29,6 +26,11 @@ from pytest_gpuenergy.replay.account.account import (
     restores_key,
     step_key,
     window_key,
+)
+from pytest_gpuenergy.replay.account.call_figures import (
+    GAP,
+    GPU_US,
+    RESTORES,
 )
 from pytest_gpuenergy.replay.account.change_savings import CallChange
 from pytest_gpuenergy.replay.extract.calls import UniqueCall
