@@ -36,8 +36,8 @@ Optimization", AISTATS 2016.
 """
 
 DURATION_S = 0.01
-"""The time for which a candidate runs to be timed, without the turns that are under way when it
-begins and ends: on a GPU that is five turns of 8 ms, of which the first does not count."""
+"""The time for which a candidate is timed. The turns at its beginning and end come on top: a GPU
+makes five turns of 8 ms in all, of which the first does not count."""
 
 TIMEOUT_S = 20.0
 """The time limit of a candidate's job."""

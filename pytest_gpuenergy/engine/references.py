@@ -53,8 +53,8 @@ _ORDINARY = len(REACHES)
 """The number that stands for ordinary inputs, after those of the `REACHES`."""
 
 _REMEMBERED_INPUTS = 12
-"""The number of inputs kept in memory: for the three seeds of a workload and for its exact twin,
-as many of the next workload, see `draw_ahead`, and of the one before, which may be later in use."""
+"""The number of inputs kept in memory: those of the three seeds and the exact twin of the present
+workload, of the next one (see `draw_ahead`), and of the one before, which may still be in use."""
 
 _REMEMBERED_BYTES = 1 << 29
 """The part of the devices' memory, and of the host's, that remembered references may take."""

@@ -56,7 +56,7 @@ class ChangedCall:
 
 
 class _LargeResult(NamedTuple):
-    """A large result: the addresses of its first byte and of that after it, and its rows."""
+    """A large result: the addresses of its first byte and of its end, and its number of rows."""
 
     begin: int
     end: int

@@ -274,7 +274,7 @@ def _apart(conv: Conv2d, outputs: int, taps: int) -> int:
 
 
 def _walk(conv: Conv2d, apart: int) -> _Walk:
-    """Return the distances in a window whose outputs are so far apart."""
+    """Return the distances in a window whose outputs are ``apart`` rows or columns apart."""
     s = conv.shape
     if apart == 1:
         return _Walk(1, s.strides, s.dilation)

@@ -266,7 +266,7 @@ class HopperTiling(Tiling):
 
     @property
     def next_share(self) -> float:
-        """The cycles of a block's further tile besides its steps, relative to storing the last."""
+        """The cycles that each further tile adds to its steps, relative to those of storing it."""
         return 1.0
 
     @property

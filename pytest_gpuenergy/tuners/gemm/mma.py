@@ -55,8 +55,8 @@ whole step the errors average out."""
 _SPLITTING: Mapping[Mode, float] = {"3xtf32": 1.0, "tf32": 0.25}
 """The instructions by which each warp makes TF32 numbers of its elements, relative to splitting."""
 _CUT_OFF = 0.4
-"""The instructions of splitting without rounding, relative to those with it, of which two have half
-the rate of others."""
+"""The time of splitting without rounding, relative to splitting with it, whose two conversions have
+half the rate of other instructions."""
 _COST: Mapping[Mode, int] = {"tf32": 2, "3xtf32": 6, "float16": 1, "bfloat16": 1}
 """The time of a product, as a multiple of one of 16-bit elements."""
 
