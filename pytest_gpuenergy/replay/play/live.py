@@ -100,8 +100,12 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     in_order, program, inputs, max(steps), device, cache, ranks
                 )
                 windows: list[tuple[CallWindow, CallTurns, float]] = []
-                if ranks.count == 1 and runs[-1].of_graph == profile.graph_differs:
-                    replayed = {call.id: call for call in chosen if call.id in turns}
+                if runs[-1].of_graph == profile.graph_differs:
+                    replayed = {
+                        call.id: call
+                        for call in chosen
+                        if call.id in turns and not call.is_exchange
+                    }
                     for made_by, longest in product(runs[::-1], LONGEST):
                         from_host = made_by is not runs[-1]
                         alike = choose_windows(
@@ -113,7 +117,8 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                             longest=longest,
                             from_host=from_host,
                         )
-                        if not alike:
+                        # All ranks run the model again if one does, because of its exchanges.
+                        if not any(ranks.gathered(bool(alike))):
                             continue
                         try:
                             of_kind, apart = window_turns(
@@ -129,6 +134,8 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                             windows += of_kind
                             missing |= apart
                         except Exception as problem:  # whatever a program raises, calls come first
+                            if ranks.count > 1:  # the other ranks wait in an exchange
+                                raise
                             settle(device)
                             missing["windows"] = str(problem).strip().partition("\n")[0]
                 limit_bytes = cold_bytes(device)
@@ -272,7 +279,7 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
                     own,
                 )
             ],
-            host_gaps if ranks.count == 1 else None,
+            host_gaps,
         )
 
     return plan

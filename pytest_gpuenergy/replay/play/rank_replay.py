@@ -246,8 +246,9 @@ class RankReplay:
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         settings |= {host_gaps_key(step): _SLIGHT if brief else _BRIEF for step in steps}
         left_out: frozenset[str] = frozenset()
-        if brief and self.ranks.count == 1:
-            left_out = slight_modules(calls, steps, profile.modules)
+        if brief:
+            slight = self.ranks.gathered(slight_modules(calls, steps, profile.modules))
+            left_out = frozenset.intersection(*slight)
         accounts: list[Account] = []
         changes: list[ChangeSaving] = []
         for setpoint in self.setpoints:
@@ -264,9 +265,7 @@ class RankReplay:
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
-                    own = (
-                        None if item.together else settings.get(item.key, _BRIEF if brief else None)
-                    )
+                    own = settings.get(item.key, _BRIEF if brief else None)
                     self._measure(harness, item, setpoint, enforced, own)
                 idle_w = self._idle_w(plan)
                 planned = []
