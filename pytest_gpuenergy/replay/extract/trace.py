@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import shutil
 from codecs import BOM_UTF8
@@ -39,11 +40,12 @@ _LONGEST_US = 1e17
 
 _NO_NUMBER = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*")'
-    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
+    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b(?:\(\w*\))?|-?\b1\.#(?:inf|ind|[qs]nan)\d*\b"
+    rb"|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
     re.IGNORECASE | re.DOTALL,
 )
 """A string, which is kept; or a number that tools print although JSON has no such number, or that
-is larger than any float."""
+is larger than any float. Windows prints ``-nan(ind)`` and once printed ``1.#INF``."""
 
 _EXACT_US = 1e13
 """The longest time in microseconds of which a float still has the nanoseconds."""
@@ -51,6 +53,8 @@ _EXACT_US = 1e13
 _DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
 """Events that PyTorch 2.11 records as operators, in which Python decides what an operator does."""
 
+_ON_GPU = frozenset({"kernel", "copy", "set"})
+"""The categories of what runs on a GPU."""
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
@@ -62,8 +66,8 @@ class Event(Struct, frozen=True, gc=False):
         ph: The type of the event; ``X`` has a begin and a duration.
         cat: The category, as the profiler names it.
         name: The name of the kernel, operator or annotation.
-        ts: The begin, in microseconds.
-        dur: The duration, in microseconds.
+        ts: The begin, in microseconds; NaN where there is none.
+        dur: The duration, in microseconds; NaN where there is none.
         pid: The process, as the tool that wrote the trace names it.
         tid: The thread of the process, or the stream of a GPU.
         args: Everything else that the profiler has recorded.
@@ -72,8 +76,8 @@ class Event(Struct, frozen=True, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = math.nan
+    dur: float = math.nan
     pid: int | float | str | None = None
     tid: int | float | str | None = None
     args: dict[str, Any] | None = None
@@ -167,11 +171,15 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    complete = [event for event in events if event.ph == "X"]
-    lasting = [event for event in complete if event.dur >= 0]
+    lasting = [event for event in events if _is_lasting(event)]
     if notes is not None:
+        complete = [event for event in events if event.ph == "X"]
+        backwards = sum(event.dur < 0 for event in complete)
+        others = [event for event in events if event.ph != "X" and event.category in _ON_GPU]
+        timeless = len(complete) - len(lasting) - backwards + len(others)
         notes += _left_out(unread, "that cannot be read")
-        notes += _left_out(len(complete) - len(lasting), "with a negative duration")
+        notes += _left_out(timeless, "without a begin and a duration")
+        notes += _left_out(backwards, "with a negative duration")
     for event in lasting:
         if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
             raise InputError(
@@ -182,7 +190,7 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
         moments = zip(
             _decoded(content, list[_Moment], _TraceDocument[_Moment]), events, strict=True
         )
-        exact = [moment.ts for moment, event in moments if event.ph == "X" and event.dur >= 0]
+        exact = [moment.ts for moment, event in moments if _is_lasting(event)]
         base = min(exact).to_integral_value(ROUND_FLOOR)
         lasting = [
             msgspec.structs.replace(event, ts=float(ts - base))
@@ -217,6 +225,11 @@ def _readable(content: bytes) -> tuple[list[Event], bytes, int]:
     if written and not events:
         _decoded(content, list[Event], _TraceDocument[Event])  # says what is wrong
     return events, b"[%b]" % b",".join(kept), len(written) - len(events)
+
+
+def _is_lasting(event: Event) -> bool:
+    """Return whether an event has a begin and a duration."""
+    return event.ph == "X" and math.isfinite(event.ts) and 0 <= event.dur < math.inf
 
 
 def _left_out(count: int, what: str) -> list[str]:
@@ -379,7 +392,7 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     operators.pop(None, None)
     found = []
     for event in events:
-        if event.category not in ("kernel", "copy", "set"):
+        if event.category not in _ON_GPU:
             continue
         place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
         if place.innermost is None and named is not None:

@@ -254,14 +254,14 @@ class RankReplay:
         for setpoint in self.setpoints:
             group = self.measurements.setdefault(setpoint.label, {})
             with self.station.under(setpoint) as enforced:
-                # Steps come first, because calls alone cannot be accounted for. What is spaced
-                # depends on the figures of both.
+                # Steps come first, because calls alone cannot be accounted for, and slight calls
+                # after windows that have them. What is spaced depends on steps and calls.
                 for item in chain(
                     (item for item in plan.steps if item.key not in left_out),
                     plan.gapped_steps,
                     host_gaps(plan, calls, steps, group),
-                    plan.calls,
                     plan.windows,
+                    plan.calls,
                     spaced_calls(plan, calls, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
