@@ -46,6 +46,7 @@ from pytest_gpuenergy.replay.account.call_figures import (
     half_width_mj,
     is_held_back,
     profiled_gpu_us,
+    spaced_key,
     time_ms_of,
     without_gaps,
 )
@@ -392,7 +393,8 @@ def neighbours(
     for a percent of its time, and if the power limit did not slow it down more than the step,
     unless it is a whole layer. Each call counts in one window, the
     longest. Where the host launches, those windows count whose calls the host makes, too, since the
-    caches hold the same; of one that the limit slows down, only the GPU time by the profiler does.
+    caches hold the same. One that the limit slows down has the figures that it has with gaps of the
+    step; without these, only its GPU time by the profiler counts.
 
     Args:
         step: The number of the step.
@@ -415,7 +417,8 @@ def neighbours(
         if WINDOW_HOST in of_window and not from_host:
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
-        together = figures_of(found, measured, whole.temperature_c)
+        spaced = without_gaps(key, measured, whole.temperature_c) if from_host else None
+        together = spaced or figures_of(found, measured, whole.temperature_c)
         if together is None or any(call not in alone for call in ids):
             continue
         more = {
@@ -426,8 +429,10 @@ def neighbours(
         if more_than_made_ms > _ELSEWHERE * count * together.time_ms:
             continue
         of_limit = whole.cap_binding and is_layer_window(found, step)
-        is_slower = not of_limit and (
-            is_held_back(found, whole) and not _has_clock_of(whole, found)
+        is_slower = (
+            not of_limit
+            and spaced is None
+            and (is_held_back(found, whole) and not _has_clock_of(whole, found))
         )
         if is_slower and not from_host:
             continue
@@ -498,7 +503,8 @@ def account_for_step(
         is_layer_window(found, step)
         and found.measured
         and made.issuperset(str(found.workload.parameters[WINDOW_CALLS]).split())
-        for found in measured.values()
+        and not (level == EAGER and spaced_key(key) in measured)
+        for key, found in measured.items()
     )
     for call in calls:
         count = calls_at(call, step, level, modules)
@@ -514,7 +520,9 @@ def account_for_step(
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         alone_half_width += count * alone.half_width_mj
         if is_held_back(found, whole) and not in_layers:
-            apart = without_gaps(call.id, measured, whole.temperature_c)
+            pair, apart = measured.get(spaced_key(call.id)), None
+            if pair is not None and not pair.cap_binding:  # or gaps have not helped
+                apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
             if apart is not None:
                 share = clock_share(whole, alone, apart)

@@ -229,10 +229,9 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeat = partial(_repeater, own, device, ALONE, from_host=True)
             return workloads.host_gaps(step, period_ns, repeat)
 
-        def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
+        def repeat_call(call: UniqueCall) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
-            own = replace(turns[call.id], gaps=gaps)
-            shared_by = ranks if call.is_exchange else ALONE
+            own, shared_by = turns[call.id], ranks if call.is_exchange else ALONE
             return partial(_repeater, own, device, shared_by), len(own.calls)
 
         # In case that the replay is interrupted; all ranks have exchanges in the same order.
@@ -247,38 +246,45 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeat = partial(_repeater, CallTurns(own.restores), device, ALONE)
             return workloads.with_restores(found, repeat)
 
+        calls_alone = [
+            item
+            for call in most_time_first
+            if call.id in turns
+            for item in with_restores(
+                workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
+            )
+        ]
+        in_windows = [
+            item
+            for window, own, gpu_us in windows
+            for item in with_restores(
+                workloads.window(
+                    *(window.step, window.number, window.calls, len(window.numbers)),
+                    *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
+                    is_layer=window.is_layer,
+                    from_host=window.from_host,
+                ),
+                own,
+            )
+        ]
+        planned = {item.key: item for item in (*calls_alone, *in_windows)}
+        all_turns = turns | {window.key: own for window, own, _ in windows}
+
+        def spaced(key: str, gaps: int, spaced_key: str) -> Replayable:
+            own, found = replace(all_turns[key], gaps=gaps), planned[key]
+            repeat = partial(_repeater, own, device, ranks if found.together else ALONE)
+            return workloads.spaced(found, repeat, gaps, spaced_key)
+
         return ReplayPlan(
             wholes,
-            [
-                item
-                for call in most_time_first
-                if call.id in turns
-                for item in with_restores(
-                    workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
-                )
-            ],
+            calls_alone,
             missing,
-            lambda call, gaps, key: workloads.spaced(
-                *(call, *repeat_call(call, gaps), gaps, key),
-                has_restores=bool(turns[call.id].restores),
-            ),
+            spaced,
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
             gapped,
             changes if ranks.count == 1 else None,
-            [
-                item
-                for window, own, gpu_us in windows
-                for item in with_restores(
-                    workloads.window(
-                        *(window.step, window.number, window.calls, len(window.numbers)),
-                        *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
-                        is_layer=window.is_layer,
-                        from_host=window.from_host,
-                    ),
-                    own,
-                )
-            ],
+            in_windows,
             host_gaps,
         )
 

@@ -30,6 +30,7 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     WINDOW_HOST,
+    WINDOW_STEP,
     Account,
     Saving,
     account_for_step,
@@ -263,6 +264,7 @@ class RankReplay:
                     plan.windows,
                     plan.calls,
                     spaced_calls(plan, calls, group),
+                    spaced_windows(plan, calls, steps, group),
                     spaced_exchanges(plan, calls, steps, group, self.ranks),
                 ):
                     own = settings.get(item.key, _BRIEF if brief else None)
@@ -557,12 +559,40 @@ def spaced_calls(
         if call.is_exchange or alone is None or alone.time_ms is None:
             continue
         wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
+        wholes += [measured.get(step_key(step, EAGER)) for step in call.steps]
         if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
             gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
-            found.append(plan.spaced(call, gaps, spaced_key(call.id)))
+            found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
     spaced = [item for item in found if item is not None]
     if spaced and plan.gap is not None:
         yield from (plan.gap, *spaced)
+
+
+def spaced_windows(
+    plan: ReplayPlan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
+) -> Iterator[Replayable]:
+    """Yield windows with gaps, which the power limit slows down more than a step of the host.
+
+    They have as large a share of gaps as the step, so that the limit leaves them the same clocks.
+    """
+    for step in steps:
+        whole = measured.get(step_key(step, EAGER))
+        launched_ms = sum(call.steps.get(step, 0) * call.call_us for call in calls) / 1e3
+        if plan.gap is None or whole is None or whole.time_ms is None or not launched_ms:
+            continue
+        windows = [item for item in plan.windows if WINDOW_STEP in item.workload.parameters]
+        windows = [item for item in windows if item.workload.parameters[WINDOW_STEP] == step]
+        for item in list(filter(is_from_host, windows)) or windows:
+            found = measured.get(item.key)
+            if found is None or found.time_ms is None or not is_held_back(found, whole):
+                continue
+            in_gaps_ms = found.time_ms * (whole.time_ms / launched_ms - 1)
+            spaced = plan.spaced(item.key, max(1, round(in_gaps_ms / GAP_MS)), spaced_key(item.key))
+            if spaced is not None:
+                yield from (plan.gap, spaced)
 
 
 def spaced_exchanges(
@@ -586,7 +616,7 @@ def spaced_exchanges(
             gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
             spaced = None
             if all(gaps):
-                spaced = plan.spaced(commonest, max(gaps), links_key(step, level))
+                spaced = plan.spaced(commonest.id, max(gaps), links_key(step, level))
             if spaced is not None:
                 yield from (plan.gap, spaced)
 
