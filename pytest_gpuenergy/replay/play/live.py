@@ -97,47 +97,45 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             with torch.inference_mode():
                 inputs = program.inputs(profile.prompt, device)
                 turns, durations_us, missing, runs = replayable_turns(
-                    in_order, program, inputs, max(steps), device, cache, ranks
+                    *(in_order, program, inputs, max(steps), device, cache, ranks),
+                    graph_differs=profile.graph_differs,
                 )
                 windows: list[tuple[CallWindow, CallTurns, float]] = []
-                if runs[-1].of_graph == profile.graph_differs:
-                    replayed = {
-                        call.id: call
-                        for call in chosen
-                        if call.id in turns and not call.is_exchange
-                    }
-                    for made_by, longest in product(runs[::-1], LONGEST):
-                        from_host = made_by is not runs[-1]
-                        alike = choose_windows(
-                            made_by.ids(calls, from_host=from_host),
-                            made_by.layers,
+                replayed = {
+                    call.id: call for call in chosen if call.id in turns and not call.is_exchange
+                }
+                for made_by, longest in product(runs[::-1], LONGEST):
+                    from_host = made_by is not runs[-1]
+                    alike = choose_windows(
+                        made_by.ids(calls, from_host=from_host),
+                        made_by.layers,
+                        replayed,
+                        steps,
+                        [window for window, _, _ in windows],
+                        longest=longest,
+                        from_host=from_host,
+                    )
+                    # All ranks run the model again if one does, because of its exchanges.
+                    if not any(ranks.gathered(bool(alike))):
+                        continue
+                    try:
+                        of_kind, apart = window_turns(
+                            alike,
                             replayed,
-                            steps,
-                            [window for window, _, _ in windows],
-                            longest=longest,
-                            from_host=from_host,
+                            program,
+                            inputs,
+                            max(steps),
+                            device,
+                            cache,
+                            made_by,
                         )
-                        # All ranks run the model again if one does, because of its exchanges.
-                        if not any(ranks.gathered(bool(alike))):
-                            continue
-                        try:
-                            of_kind, apart = window_turns(
-                                alike,
-                                replayed,
-                                program,
-                                inputs,
-                                max(steps),
-                                device,
-                                cache,
-                                made_by,
-                            )
-                            windows += of_kind
-                            missing |= apart
-                        except Exception as problem:  # whatever a program raises, calls come first
-                            if ranks.count > 1:  # the other ranks wait in an exchange
-                                raise
-                            settle(device)
-                            missing["windows"] = str(problem).strip().partition("\n")[0]
+                        windows += of_kind
+                        missing |= apart
+                    except Exception as problem:  # whatever a program raises, calls come first
+                        if ranks.count > 1:  # the other ranks wait in an exchange
+                            raise
+                        settle(device)
+                        missing["windows"] = str(problem).strip().partition("\n")[0]
                 limit_bytes = cold_bytes(device)
                 captured = [
                     (step, *capture_step(program, inputs, step, limit_bytes)) for step in steps
