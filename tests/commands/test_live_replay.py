@@ -466,14 +466,16 @@ class TestWithPyTorch:
     @pytest.mark.usefixtures("measured")
     def test_a_graph_that_only_leaves_out_calls_has_windows(self, tmp_path, monkeypatch):
         monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
-        asks = "    if not torch.cuda.is_current_stream_capturing():\n        result = value.tan()\n"
+        asks = (
+            "    if not torch.cuda.is_current_stream_capturing():\n        result = value.tan()\n"
+        )
         text = LAYERS.replace("    result = value\n", f"    result = value\n{asks}")
         name, run = write_module(tmp_path, monkeypatch, text), tmp_path / "run"
         assert torch_programs.profile(f"{name}:compute", run) == 0
         assert replay(run) == 0
         report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
         windows = {one["level"]: one["windows"] for one in report["accounts"]}
-        assert windows == dict.fromkeys(("graph", "eager", "layers"), ["step0-layer0"])
+        assert windows == {key: ["step0-layer0"] for key in ("graph", "eager", "layers")}
 
     @pytest.mark.usefixtures("measured")
     def test_the_card_is_not_heated_while_calls_are_profiled_alone(self, tmp_path, monkeypatch):

@@ -198,6 +198,16 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(spans
     assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))
 
 
+def test_launches_of_a_cuda_graph_are_said_to_have_no_operators(tmp_path):
+    graph = lasting("cuda_runtime", "cudaGraphLaunch", 50.0, 2.0, correlation=2)
+    kernels = [
+        lasting("kernel", name, 60.0 + n, 15.0, correlation=2) for n, name in enumerate("ab")
+    ]
+    found = extracted(tmp_path, [*layer(dur=10.0), graph, *kernels])
+    (note,) = found.notes
+    assert note.startswith("2 launches with 75.0% of the GPU time belong to CUDA graphs")
+
+
 def test_a_trace_of_the_host_alone_is_refused(tmp_path):
     with pytest.raises(InputError, match="ran on a GPU"):
         extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])

@@ -280,6 +280,14 @@ _NUMBERS = {
 }
 
 
+_SERVED = re.compile(
+    r"^step\[extend\b"
+    r"|^execute_(?:\d+_)?context_(?P<prompts>\d{1,9})\(.*\)_generation_(?P<generated>\d{1,9})\("
+)
+"""A prefill of SGLang, such as ``step[EXTEND bs=1 toks=512]``, and a step of vLLM, such as
+``execute_context_1(512)_generation_8(8)``, with the numbers of sequences."""
+
+
 class CalledOperator(Struct, frozen=True):
     """An operator that was called, with what the profiler recorded of its arguments.
 
@@ -379,6 +387,20 @@ class _Around(NamedTuple):
 _NOWHERE = _Around()
 
 
+def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[TraceLaunch]:
+    """Return the launches that belong to a CUDA graph, which a trace names no operators of."""
+    graphs = {
+        _correlation(event)
+        for event in events
+        if event.category == "call" and "graphlaunch" in event.name.lower()
+    }
+    return [
+        launch
+        for launch in launched
+        if launch.correlation is not None and launch.correlation in graphs
+    ]
+
+
 def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """Return everything that ran on the GPU, in the order of its begin.
 
@@ -443,7 +465,23 @@ def _annotated(name: str) -> tuple[tuple[tuple[str, int], ...], str | None]:
     lower = name.lower()
     hits = ((key, form.search(lower)) for key, form in _NUMBERS.items())
     numbers = tuple((key, int(hit[1])) for key, hit in hits if hit)
-    return numbers, next((word for word in PHASES if word in lower), None)
+    return numbers, _phase_of(lower)
+
+
+def _phase_of(name: str) -> str | None:
+    """Return the phase that the name of an annotation, in lower case, tells.
+
+    Steps of servers count as `_SERVED` has them. One that reads prompts and generates has none.
+    """
+    if served := _SERVED.search(name):
+        prompts, generated = (served[part] for part in ("prompts", "generated"))
+        if prompts is None:
+            return "prefill"
+        found = [
+            word for word, count in zip(PHASES, (prompts, generated), strict=True) if int(count)
+        ]
+        return found[0] if len(found) == 1 else None
+    return next((word for word in PHASES if word in name), None)
 
 
 class _Thread:
