@@ -235,10 +235,15 @@ class Arena:
         return flat.view(f"u{stored_as(self.tensor.dtype).itemsize}")
 
     def guards(self) -> tuple[Bytes, Bytes]:
-        """Return copies of both guard bands on the host, the second with the padding."""
-        image, end = self.image(), GUARD_BYTES + self.tensor.nbytes
-        before, after = map(self.memory.arrays.get, (image[:GUARD_BYTES], image[end:]))
-        return before.view(np.uint8), after.view(np.uint8)
+        """Return both guard bands without copying them, the second with the padding."""
+        image = self.image()
+        return image[:GUARD_BYTES], image[GUARD_BYTES + self.tensor.nbytes :]
+
+    def expected_guards(self) -> tuple[Bytes, Bytes]:
+        """Return what the guard bands were made of, on the host."""
+        end = GUARD_BYTES + self.tensor.nbytes
+        after = guard(self.tensor.name, end, arena_bytes(self.tensor) - end)
+        return guard(self.tensor.name, 0, GUARD_BYTES), after
 
     def fill(self, value: Array | None = None) -> None:
         """Overwrite the tensor.

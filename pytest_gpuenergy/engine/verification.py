@@ -312,11 +312,12 @@ def _ones(tensor: Tensor) -> Array:
 
 def _refill(arenas: Mapping[str, Arena], inputs: Mapping[str, Array], *, poisoned: bool) -> None:
     """Write other inputs to the arenas, and the second kind of poison to their outputs."""
-    for name, arena in arenas.items():
-        if name in inputs:
-            arena.fill(inputs[name])
-        elif poisoned:
-            arena.fill(second_poison(arena.tensor))
+    with next(iter(arenas.values())).memory.arrays.used():  # one wait for the device at the end
+        for name, arena in arenas.items():
+            if name in inputs:
+                arena.fill(inputs[name])
+            elif poisoned:
+                arena.fill(second_poison(arena.tensor))
 
 
 def _reference_of(case: Future[Case]) -> Callable[[], Reference]:

@@ -7,6 +7,7 @@ functions that these methods call, when a machine first needs it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from pytest_gpuenergy.workloads.number_types import Array, numbers
 
 Values = npt.NDArray[np.float64]
+BytePair = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
 _PIECE = 8192
 """Elements that are compared at a time, which fit into the CPU's cache.
@@ -219,9 +221,12 @@ class ArrayMath:
             within += int((error <= allowance.of(references[piece], piece)).sum())
         return within
 
-    def same_bytes(self, one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> bool:
-        """Return whether two images are the same; their lengths are multiples of 8 bytes."""
-        return not (one.view(np.uint64) != other.view(np.uint64)).any()
+    def differing(self, pairs: Sequence[BytePair]) -> list[int]:
+        """Return the positions of the pairs of images, or of their ends, that are not the same.
+
+        They start at multiples of 8 bytes if their lengths are such multiples.
+        """
+        return [place for place, pair in enumerate(pairs) if _differ(*pair)]
 
     def fill_bytes(self, image: npt.NDArray[np.uint8], value: int) -> None:
         """Make every byte ``value``."""
@@ -239,6 +244,12 @@ class ArrayMath:
 
 NUMPY = ArrayMath()
 """Computes on the host."""
+
+
+def _differ(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> bool:
+    if one.size % 8 == 0:  # words are compared faster than bytes
+        one, other = one.view(np.uint64), other.view(np.uint64)
+    return bool((one != other).any())
 
 
 def largest_of_slices(sizes: Values) -> Values:

@@ -254,8 +254,10 @@ def test_one_byte_that_differs(math):
     image = RANDOM.integers(0, 256, 4096).astype(np.uint8)
     other = image.copy()
     other[4090] ^= 1
-    assert math.same_bytes(there(image), there(image))
-    assert not math.same_bytes(there(image), there(other))
+    pairs = [(image, image), (image, other), (image[3:], image[3:]), (image[3:], other[3:])]
+    pairs_there = [(there(one), there(two)) for one, two in pairs]
+    assert math.differing(pairs_there) == NUMPY.differing(pairs) == [1, 3]
+    assert math.differing([]) == NUMPY.differing([]) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
