@@ -102,12 +102,19 @@ class ArenaCheck:
             self._check_untouched()
             if (known := self._known_errors(reference)) is not None:
                 return known
-            outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
-            earlier = self._numbers(self._before)
-            if reference.arrays is None:
-                outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
-                earlier = {name: self._arrays.get(value) for name, value in earlier.items()}
-            errors = compare(outputs, reference, self._bounds, self._seed, earlier)
+            on_host = reference.arrays is None
+
+            def compared(name: str, elements: Array) -> Array:
+                values = self._arrays.numbers(elements, self._outputs[name].tensor.dtype)
+                return self._arrays.get(values) if on_host else values
+
+            errors = compare(
+                {name: compared(name, arena.elements()) for name, arena in self._outputs.items()},
+                reference,
+                self._bounds,
+                self._seed,
+                lambda name: compared(name, self._before[name]),
+            )
             self._remember(reference, errors)
             return errors
 
@@ -184,12 +191,6 @@ class ArenaCheck:
                     dtype = arena.tensor.dtype
                     falsify(arena.elements(writable=True), self._draw, dtype, self._arrays)
                 self._before[name][...] = arena.elements()
-
-    def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {
-            name: self._arrays.numbers(value, self._outputs[name].tensor.dtype)
-            for name, value in outputs.items()
-        }
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:
