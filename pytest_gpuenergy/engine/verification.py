@@ -208,15 +208,18 @@ def _errors(
 
         check: ArenaCheck | None = None
         for run, (drawing, case) in enumerate(runs()):
-            if run:
-                _refill(arenas, case.result().inputs, poisoned=run != _UNPOISONED_RUN)
             bounds = job.io.bounds
             if drawing.uniform or drawing.sparse:
                 bounds = _bounds_of_one_sum(workload, bounds)
-            if check is None:
-                check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
-            else:
-                check.expect(_reference_of(case), bounds, drawing.seed)
+            if run:
+                inputs = case.result().inputs
+            with next(iter(arenas.values())).memory.arrays.used():  # waits once, at its end
+                if run:
+                    _refill(arenas, inputs, poisoned=run != _UNPOISONED_RUN)
+                if check is None:
+                    check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
+                else:
+                    check.expect(_reference_of(case), bounds, drawing.seed)
             loaded.run(order_seed=run)
             try:
                 error = check()
@@ -312,12 +315,11 @@ def _ones(tensor: Tensor) -> Array:
 
 def _refill(arenas: Mapping[str, Arena], inputs: Mapping[str, Array], *, poisoned: bool) -> None:
     """Write other inputs to the arenas, and the second kind of poison to their outputs."""
-    with next(iter(arenas.values())).memory.arrays.used():  # one wait for the device at the end
-        for name, arena in arenas.items():
-            if name in inputs:
-                arena.fill(inputs[name])
-            elif poisoned:
-                arena.fill(second_poison(arena.tensor))
+    for name, arena in arenas.items():
+        if name in inputs:
+            arena.fill(inputs[name])
+        elif poisoned:
+            arena.fill(second_poison(arena.tensor))
 
 
 def _reference_of(case: Future[Case]) -> Callable[[], Reference]:

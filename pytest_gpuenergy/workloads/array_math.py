@@ -10,13 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.workloads.number_types import Array, numbers
 
+A = TypeVar("A", bound=Array)
 Values = npt.NDArray[np.float64]
 BytePair = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
@@ -112,6 +113,12 @@ class ArrayMath:
     def numbers(self, values: Array, dtype: str) -> Array:
         """Return the numbers in an array of type ``dtype``, see `numbers`."""
         return numbers(values, dtype)
+
+    def copy(self, values: A) -> A:
+        """Return a copy of an array, as it lies in memory."""
+        copied = np.empty_like(values)
+        copied[...] = values  # CuPy's `copy` compiles a kernel even where memory can be copied
+        return copied
 
     def widened(self, values: Array, dtype: str) -> Values:
         """Return a copy in float64 of the numbers in an array of a floating-point type."""

@@ -73,10 +73,15 @@ class KernelMath(ArrayMath):
     Args:
         binary: returns the compiled `array_kernels`; None where nobody compiles them, and CuPy's
             functions compute everything.
+        are_tested: whether another process has found on this GPU that they agree with NumPy. Here
+            that would take a tenth of a second while a kernel heats the card.
     """
 
-    def __init__(self, binary: Callable[[], Binary | None] | None) -> None:
+    def __init__(
+        self, binary: Callable[[], Binary | None] | None, *, are_tested: bool = False
+    ) -> None:
         self._binary = binary
+        self._are_tested = are_tested
 
     def numbers(self, values: Array, dtype: str) -> Array:
         if dtype != BFLOAT16 and dtype not in FLOAT8:
@@ -301,7 +306,7 @@ class KernelMath(ArrayMath):
             module.load_file(str(binary.path))
             tried = KernelMath(None)
             tried.__dict__["_module"] = module
-            if tried._agrees_with_numpy():
+            if self._are_tested or tried._agrees_with_numpy():
                 return module
         return None
 

@@ -133,7 +133,7 @@ class CudaRelaunch:
                 for of_set, _ in self._buffers.windows(buffer_set, window, nbytes, whole=True)
             ]
             if not first:
-                first.extend(of_set.copy() for of_set in now)
+                first.extend(map(self._buffers.copied, now))
             skipped = any(
                 self._math.is_skipped(before, has, had_first, size)
                 for (before, size), has, had_first in zip(staged, now, first, strict=True)
