@@ -66,6 +66,11 @@ class Memory(Protocol):
 class DeviceArrays(Arrays):
     """Arrays in the memory of a device."""
 
+    def begin(self) -> None:
+        """Do now what the first use of arrays would have to do, such as creating a context."""
+        with self.used():
+            pass
+
     @abstractmethod
     def memory(self, nbytes: int) -> Memory:
         """Allocate device memory on which kernels run in place.

@@ -77,6 +77,11 @@ class CupyArrays(KernelMath, DeviceArrays):
                     cupy.cuda.Device(self._ordinal).synchronize()
                     cupy.get_default_memory_pool().free_all_blocks()
 
+    def begin(self) -> None:
+        """Import CuPy, create this process's context, and load the `array_kernels`."""
+        with self.used():
+            _ = self.is_loaded
+
     def make_current(self) -> None:
         """Make the GPU the current one of this thread."""
         import cupy
