@@ -78,7 +78,7 @@ def compare(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
-    before: Mapping[str, Array] | None = None,
+    before: Callable[[str], Array | None] = lambda _: None,
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
@@ -90,7 +90,7 @@ def compare(
         reference: the correct outputs.
         bounds: the largest errors allowed, by name.
         seed: the seed of the inputs, for messages.
-        before: the outputs before the launch; None if they are unknown.
+        before: returns an output before the launch by its name; None if that is unknown.
 
     Raises:
         InputError: the reference is NaN, or the output's type cannot represent it.
@@ -100,11 +100,14 @@ def compare(
     """
     arrays = reference.arrays if isinstance(reference, Reference) else None
     if arrays is None:
-        return _compared(outputs, reference, bounds, seed, before or {}, NUMPY)
+        return _compared(outputs, reference, bounds, seed, before, NUMPY)
+
+    def before_on_device(name: str) -> Array | None:
+        return None if (value := before(name)) is None else arrays.put(value)
+
     with arrays.used():
         on_device = {name: arrays.put(outputs[name]) for name in reference}
-        earlier = {name: arrays.put(value) for name, value in (before or {}).items()}
-        return _compared(on_device, reference, bounds, seed, earlier, arrays)
+        return _compared(on_device, reference, bounds, seed, before_on_device, arrays)
 
 
 def _compared(
@@ -112,7 +115,7 @@ def _compared(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
-    before: Mapping[str, Array],
+    before: Callable[[str], Array | None],
     arrays: ArrayMath,
 ) -> ErrorBound:
     """Return what `compare` does, for arrays that are all on the host or all on one device."""
@@ -132,7 +135,7 @@ def _compared(
                 )
         largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
         if not math.isfinite(scale):
-            output, expected = _finite_part(name, output, expected, seed, before.get(name))
+            output, expected = _finite_part(name, output, expected, seed, before(name))
             largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
         if (limit := _out_of_range(output.dtype, expected, scale)) is not None:
             raise InputError(
