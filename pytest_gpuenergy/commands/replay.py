@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
-from pathlib import Path
 
 from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
@@ -13,8 +12,10 @@ from pytest_gpuenergy.commands.command_line import (
     add_schedule_options,
     chosen_batching,
     count,
+    path_argument,
     print_json,
     print_lines,
+    target_argument,
     tell,
     write_text,
 )
@@ -42,7 +43,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
 """,
     )
     parser.add_argument(
-        "folder", metavar="RUN", type=Path, nargs="?", help="Folder of gpuenergy profile"
+        "folder", metavar="RUN", type=path_argument, nargs="?", help="Folder of gpuenergy profile"
     )
     parser.add_argument(
         "--gpu-device",
@@ -68,7 +69,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--export",
         metavar="FILE",
-        default="",
+        type=target_argument,
         help="Replay from a file of gpuenergy profile --export, without the model's Python code",
     )
     parser.add_argument(
@@ -102,7 +103,10 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         help="Also replay changed calls, and list the five changes of each step that save most",
     )
     parser.add_argument(
-        "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
+        "--power-log",
+        metavar="PATH",
+        type=path_argument,
+        help="Write the card's power over time as CSV",
     )
     parser.add_argument(
         "--interval",
@@ -112,9 +116,14 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         "row per sample of the card)",
     )
     add_schedule_options(parser)
-    parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument(
-        "--schema", metavar="PATH", help="Write the JSON Schema of --json; needs no run"
+        "--html", metavar="PATH", type=path_argument, help="Write a page that works offline"
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="PATH",
+        type=target_argument,
+        help="Write the JSON Schema of --json; needs no run",
     )
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
@@ -139,7 +148,7 @@ def run(arguments: Namespace) -> int:
         smclock=arguments.smclock,
         allow_clocks=arguments.allow == "clocks",
         cache=arguments.cache,
-        export=arguments.export,
+        export=arguments.export or "",
         step=arguments.step,
         runs=arguments.runs,
         kernels=arguments.kernels or (),
