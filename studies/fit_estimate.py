@@ -504,6 +504,7 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "turning_instructions": (12, 0.7),
         "narrow_instructions": (4, 0.7),
         "barrier_cycles": (700, 0.5),
+        "cluster_cycles": (1800, 0.3),
     },
     "mma": {
         **_ALL,
