@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -101,30 +102,46 @@ class ArenaCheck:
         """
         reference = self._reference()
         with self._arrays.used():
-            self._check_untouched()
+            untouched = self._begin_untouched()
+            if reference.arrays is None:  # otherwise the outputs are compared in the same wait
+                untouched()
             if (known := self._known_errors(reference)) is not None:
                 return known
-            on_host = reference.arrays is None
-
-            def compared(name: str, elements: Array) -> Array:
-                values = self._arrays.numbers(elements, self._outputs[name].tensor.dtype)
-                return self._arrays.get(values) if on_host else values
-
-            errors = compare(
-                {name: compared(name, arena.elements()) for name, arena in self._outputs.items()},
-                reference,
-                self._bounds,
-                self._seed,
-                lambda name: compared(name, self._before[name]),
-            )
+            errors = self._compared(reference, untouched)
             self._remember(reference, errors)
             return errors
 
-    def _check_untouched(self) -> None:
-        """Check all guard bands and inputs, with a single wait for the device if nothing is wrong.
+    def _compared(self, reference: Reference, untouched: Callable[[], None]) -> ErrorBound:
+        there = reference.arrays
 
-        Raises:
-            KernelFault: one has changed.
+        def values_of(name: str, elements: Array) -> Array:
+            values = self._arrays.numbers(elements, self._outputs[name].tensor.dtype)
+            return self._arrays.get(values) if there is None else values
+
+        outputs = {name: values_of(name, arena.elements()) for name, arena in self._outputs.items()}
+        distances = {}
+        with nullcontext() if there is None else there.used():
+            if there is not None:
+                outputs = {name: there.put(values) for name, values in outputs.items()}
+                distances = {
+                    name: there.begin_distance(outputs[name], expected, self._bounds[name].steps)
+                    for name, expected in reference.items()
+                }
+                untouched()
+            return compare(
+                outputs,
+                reference,
+                self._bounds,
+                self._seed,
+                lambda name: values_of(name, self._before[name]),
+                distances,
+            )
+
+    def _begin_untouched(self) -> Callable[[], None]:
+        """Begin to compare all guard bands and inputs with what they must be.
+
+        Returns:
+            A function that waits for the result; it raises KernelFault if anything has changed.
         """
         guards = [
             pair
@@ -132,8 +149,16 @@ class ArenaCheck:
             for pair in zip(expected, self._arenas[name].guards(), strict=True)
         ]
         inputs = [(before, self._arenas[name].image()) for name, before in self._inputs.items()]
-        if not self._arrays.differing([*guards, *inputs]):
-            return
+        differing = self._arrays.begin_differing([*guards, *inputs])
+
+        def check() -> None:
+            if differing():
+                self._tell_changes()
+
+        return check
+
+    def _tell_changes(self) -> None:
+        """Raise a KernelFault that says which guard band or input has changed."""
         for arena in self._arenas.values():
             _check_guards(arena, self._arrays)
         for name, before in self._inputs.items():

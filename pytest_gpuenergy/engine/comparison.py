@@ -18,6 +18,7 @@ from pytest_gpuenergy.workloads import (
     Array,
     ArrayMath,
     Condition,
+    Distance,
     ErrorBound,
     Values,
     is_untouched,
@@ -79,6 +80,7 @@ def compare(
     bounds: Mapping[str, ErrorBound],
     seed: int,
     before: Callable[[str], Array | None] = lambda _: None,
+    distances: Mapping[str, Callable[[], Distance]] | None = None,
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
@@ -91,6 +93,8 @@ def compare(
         bounds: the largest errors allowed, by name.
         seed: the seed of the inputs, for messages.
         before: returns an output before the launch by its name; None if that is unknown.
+        distances: functions that return the outputs' `Distance` by name, as far as these have begun
+            to be computed where the reference is.
 
     Raises:
         InputError: the reference is NaN, or the output's type cannot represent it.
@@ -100,14 +104,16 @@ def compare(
     """
     arrays = reference.arrays if isinstance(reference, Reference) else None
     if arrays is None:
-        return _compared(outputs, reference, bounds, seed, before, NUMPY)
+        return _compared(outputs, reference, bounds, seed, before, distances or {}, NUMPY)
 
     def before_on_device(name: str) -> Array | None:
         return None if (value := before(name)) is None else arrays.put(value)
 
     with arrays.used():
         on_device = {name: arrays.put(outputs[name]) for name in reference}
-        return _compared(on_device, reference, bounds, seed, before_on_device, arrays)
+        return _compared(
+            on_device, reference, bounds, seed, before_on_device, distances or {}, arrays
+        )
 
 
 def _compared(
@@ -116,6 +122,7 @@ def _compared(
     bounds: Mapping[str, ErrorBound],
     seed: int,
     before: Callable[[str], Array | None],
+    distances: Mapping[str, Callable[[], Distance]],
     arrays: ArrayMath,
 ) -> ErrorBound:
     """Return what `compare` does, for arrays that are all on the host or all on one device."""
@@ -133,7 +140,8 @@ def _compared(
                     "or not as a bool; other programs may take such a byte for true, for false or "
                     "for both.",
                 )
-        largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
+        begun = distances.get(name) or arrays.begin_distance(output, expected, bound.steps)
+        largest, norm, scale, expected_norm = begun()
         if not math.isfinite(scale):
             output, expected = _finite_part(name, output, expected, seed, before(name))
             largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)

@@ -7,8 +7,9 @@ functions that these methods call, when a machine first needs it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import EllipsisType
 from typing import NamedTuple, TypeVar
 
@@ -219,6 +220,12 @@ class ArrayMath:
             float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
         )
 
+    def begin_distance(
+        self, output: Array, expected: Values, steps: int = 0
+    ) -> Callable[[], Distance]:
+        """Begin with `distance` where the arrays are; return a function that waits for it."""
+        return partial(self.distance, output, expected, steps)
+
     def count_within(self, output: Array, expected: Values, allowance: Allowance) -> int:
         """Return how many elements are off by no more than is allowed."""
         values, references = output.reshape(-1), expected.reshape(-1)
@@ -227,6 +234,10 @@ class ArrayMath:
             error = np.abs(values[piece].astype(references.dtype) - references[piece])
             within += int((error <= allowance.of(references[piece], piece)).sum())
         return within
+
+    def begin_differing(self, pairs: Sequence[BytePair]) -> Callable[[], list[int]]:
+        """Begin with `differing` where the images are; return a function that waits for it."""
+        return partial(self.differing, pairs)
 
     def differing(self, pairs: Sequence[BytePair]) -> list[int]:
         """Return the positions of the pairs of images, or of their ends, that are not the same.

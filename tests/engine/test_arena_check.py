@@ -100,7 +100,7 @@ def test_where_nothing_was_launched_nothing_is_checked():
 
 
 def test_what_changes_back_while_it_is_looked_at_is_a_fault(monkeypatch):
-    monkeypatch.setattr(HostArrays, "differing", lambda *_: [0])
+    monkeypatch.setattr(HostArrays, "begin_differing", lambda *_: lambda: [0])
     with pytest.raises(KernelFault, match="changed back while they were compared"):
         again(right)
 

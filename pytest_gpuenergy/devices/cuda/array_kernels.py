@@ -190,17 +190,26 @@ class KernelMath(ArrayMath):
         return sums
 
     def distance(self, output: Array, expected: Values, steps: int = 0) -> Distance:
+        return self.begin_distance(output, expected, steps)()
+
+    def begin_distance(
+        self, output: Array, expected: Values, steps: int = 0
+    ) -> Callable[[], Distance]:
         kind = self._kind_of(output.dtype.name, output)
         if kind is None or not self._handles(expected, np.float64):
-            return super().distance(output, expected, steps)
+            return functools.partial(super().distance, output, expected, steps)
         blocks = self._blocks(output.size)
         results = self._cupy.empty((blocks, 4), np.float64)
         sizes = np.int64(output.size), np.float64(steps)
         self._launch("distance", output.size, output, *kind, expected, *sizes, results)
-        rows = results.get()
-        largest, scale = (float(rows[:, column].max()) for column in (0, 2))
-        norm, expected_norm = (math.sqrt(rows[:, column].sum()) for column in (1, 3))
-        return Distance(largest, norm, scale or 1.0, expected_norm or 1.0)
+
+        def distance() -> Distance:
+            rows = results.get()
+            largest, scale = (float(rows[:, column].max()) for column in (0, 2))
+            norm, expected_norm = (math.sqrt(rows[:, column].sum()) for column in (1, 3))
+            return Distance(largest, norm, scale or 1.0, expected_norm or 1.0)
+
+        return distance
 
     def count_within(self, output: Array, expected: Values, allowance: Allowance) -> int:
         kind = self._kind_of(output.dtype.name, output)
@@ -225,15 +234,18 @@ class KernelMath(ArrayMath):
         return int(count.get()[0])
 
     def differing(self, pairs: Sequence[BytePair]) -> list[int]:
+        return self.begin_differing(pairs)()
+
+    def begin_differing(self, pairs: Sequence[BytePair]) -> Callable[[], list[int]]:
         if not all(self._handles(image) for pair in pairs for image in pair):
-            return super().differing(pairs)
+            return functools.partial(super().differing, pairs)
         found = self._cupy.zeros(len(pairs), np.int32)
         for place, (one, other) in enumerate(pairs):
             size = 1 if one.nbytes % 8 else 8
             count = one.nbytes // size
             where = np.int32(size), np.int64(count), np.int32(place)
             self._launch("differ", count, one, other, *where, found)
-        return np.flatnonzero(found.get()).tolist()  # the only wait for the GPU
+        return lambda: np.flatnonzero(found.get()).tolist()
 
     @property
     def is_loaded(self) -> bool:
