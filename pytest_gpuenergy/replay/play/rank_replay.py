@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -31,7 +31,6 @@ from pytest_gpuenergy.replay.account.account import (
     LAYERS,
     WINDOW_HOST,
     WINDOW_STEP,
-    Account,
     Saving,
     account_for_step,
     calls_at,
@@ -250,56 +249,66 @@ class RankReplay:
         if brief:
             slight = self.ranks.gathered(slight_modules(calls, steps, profile.modules))
             left_out = frozenset.intersection(*slight)
-        accounts: list[Account] = []
+        idle_w: dict[str, float] = {}
         changes: list[ChangeSaving] = []
-        for setpoint in self.setpoints:
-            group = self.measurements.setdefault(setpoint.label, {})
-            with self.station.under(setpoint) as enforced:
-                # Steps come first, because calls alone cannot be accounted for, and slight calls
-                # after windows that have them. What is spaced depends on steps and calls.
-                for item in chain(
-                    (item for item in plan.steps if item.key not in left_out),
-                    plan.gapped_steps,
-                    host_gaps(plan, calls, steps, group),
-                    plan.windows,
-                    plan.calls,
-                    spaced_calls(plan, calls, group),
-                    spaced_windows(plan, calls, steps, group),
-                    spaced_exchanges(plan, calls, steps, group, self.ranks),
-                ):
-                    own = settings.get(item.key, _BRIEF if brief else None)
-                    self._measure(harness, item, setpoint, enforced, own)
-                idle_w = self._idle_w(plan)
-                planned = []
-                if self.options.changes and plan.changes is not None:
-                    for found in plan.changes(group):
-                        for item in found.items:
-                            self._measure(harness, item, setpoint, enforced, _SLIGHT)
-                        planned.append(found.change)
-                    self.missing |= plan.missing
-                changes += change_savings(planned, group, setpoint.label)
-            accounts += [
+
+        def report() -> ReplayReport:
+            """Account for what has been measured so far, and write the report."""
+            accounts = [
                 account_for_step(
-                    *(step, level, whole, calls, group, idle_w),
+                    *(step, level, whole, calls, self.measurements[cap], power_w),
                     profile.tokens(step),
                     profile.modules,
                 )
+                for cap, power_w in idle_w.items()
                 for step in steps
                 for level in levels
-                if (whole := group.get(step_key(step, level))) is not None and whole.measured
+                if (whole := self.measurements[cap].get(step_key(step, level))) is not None
+                and whole.measured
             ]
-        report = ReplayReport(
-            run=run,
-            profile=profile,
-            cache=self.options.cache,
-            accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
-            savings=tuple(self._savings(steps, calls)),
-            missing=self.missing,
-            measurements=self._all(),
-            changes=tuple(changes),
-        )
-        write_report(report, self.folder)
-        return report
+            found = ReplayReport(
+                run=run,
+                profile=profile,
+                cache=self.options.cache,
+                accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
+                savings=tuple(self._savings(steps, calls)),
+                missing=self.missing,
+                measurements=self._all(),
+                changes=tuple(changes),
+            )
+            write_report(found, self.folder)
+            return found
+
+        try:
+            for setpoint in self.setpoints:
+                group = self.measurements.setdefault(setpoint.label, {})
+                with self.station.under(setpoint) as enforced:
+                    measure = partial(self._measure_all, harness, settings, setpoint, enforced)
+                    # Steps come first, because calls alone cannot be accounted for, and slight
+                    # calls after windows that have them. What is spaced depends on all of these.
+                    measure(item for item in plan.steps if item.key not in left_out)
+                    idle_w[setpoint.label] = self._idle_w(plan)
+                    measure(plan.gapped_steps)
+                    measure(host_gaps(plan, calls, steps, group))
+                    measure(plan.windows)
+                    measure(plan.calls)
+                    measure(spaced_calls(plan, calls, group))
+                    measure(spaced_windows(plan, calls, steps, group))
+                    measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
+                    planned = []
+                    if self.options.changes and plan.changes is not None:
+                        for found in plan.changes(group):
+                            for item in found.items:
+                                self._measure(harness, item, setpoint, enforced, _SLIGHT)
+                            planned.append(found.change)
+                        self.missing |= plan.missing
+                    changes += change_savings(planned, group, setpoint.label)
+        except BaseException:
+            if idle_w:
+                report()  # of what has been measured until now
+                self.announce(f"the report has what was measured until now: {self.results}")
+            raise
+        return report()
 
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
@@ -388,6 +397,19 @@ class RankReplay:
         left_out = {call.id for call in calls} - {call.id for call in chosen}
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
+
+    def _measure_all(
+        self,
+        harness: Harness,
+        settings: Mapping[str, MeterSettings],
+        setpoint: Setpoint,
+        enforced: Setpoint,
+        items: Iterable[Replayable],
+    ) -> None:
+        """Measure items one by one; which come next may depend on the figures of those before."""
+        for item in items:
+            default = _BRIEF if self.options.brief else None
+            self._measure(harness, item, setpoint, enforced, settings.get(item.key, default))
 
     def _measure(
         self,
