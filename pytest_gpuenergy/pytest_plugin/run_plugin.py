@@ -145,18 +145,28 @@ class RunPlugin:
         try:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            problem, bad_option = error_message(error), isinstance(error, InputError)
             deferring = self._config.pluginmanager.get_plugin(DEFERRING)
             if deferring is None:
-                if bad_option and self._crew is not None:
-                    raise BadOptionError(problem) from None
-                if bad_option and self.session.link is not None:
-                    self.session.link.tell(BAD_OPTION, problem, "")
-                raise pytest.Collector.CollectError(problem) from None
-            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
+                raise self.collection_error(error) from None
+            bad_option = isinstance(error, InputError)
+            deferring.give_up(error_message(error), BAD_OPTION if bad_option else UNUSABLE)
             setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
+
+    def collection_error(self, error: GpuEnergyError | OSError) -> pytest.Collector.CollectError:
+        """Return what to raise while items are collected, for an error that an option causes.
+
+        A wrong input is an error of usage: in a worker, its controller is told.
+        """
+        problem = error_message(error)
+        if not isinstance(error, InputError):
+            return pytest.Collector.CollectError(problem)
+        if self._crew is not None:
+            return BadOptionError(problem)
+        if self.session.link is not None:
+            self.session.link.tell(BAD_OPTION, problem, "")
+        return pytest.Collector.CollectError(problem)
 
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""

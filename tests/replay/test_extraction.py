@@ -297,7 +297,7 @@ def test_a_launch_without_a_time_is_left_out_with_a_sentence(tmp_path, name, val
         changed[name] = value
     found = extracted(tmp_path, [*layer(), call, changed])
     assert len(found.launches) == 1
-    assert found.notes == ["1 event without a begin and a duration is left out: profile again"]
+    assert found.notes == ["1 event without a begin or a duration is left out: profile again"]
 
 
 def test_a_launch_with_a_begin_and_an_end_of_its_own_does_not_vanish_unsaid(tmp_path):
@@ -305,12 +305,50 @@ def test_a_launch_with_a_begin_and_an_end_of_its_own_does_not_vanish_unsaid(tmp_
     apart = [kernel | {"ph": "B"}, kernel | {"ph": "E", "ts": 85.0}]
     found = extracted(tmp_path, [*layer(), call, *apart])
     assert len(found.launches) == 1
-    assert found.notes == ["2 events without a begin and a duration are left out: profile again"]
+    assert found.notes == ["2 events without a begin or a duration are left out: profile again"]
 
 
 def test_a_trace_of_such_launches_alone_says_so(tmp_path):
     with pytest.raises(InputError, match="1 event with a negative duration is left out"):
         extracted(tmp_path, launch("add", 50.0, 80.0, 2, dur=-1.0))
+
+
+@pytest.mark.parametrize(
+    ("strange", "told"),
+    [
+        ({"dur": None}, "that cannot be read"),
+        ({"dur": ...}, "without a begin or a duration"),
+        ({"ts": ...}, "without a begin or a duration"),
+        ({"dur": 1e300}, "at no time of a clock"),
+        ({"ts": -1e20}, "at no time of a clock"),
+    ],
+)
+def test_a_launch_at_no_time_is_left_out_with_a_sentence(tmp_path, strange, told):
+    call, kernel = launch("add", 50.0, 80.0, 2)
+    kernel = {name: value for name, value in (kernel | strange).items() if value is not ...}
+    found = extracted(tmp_path, [*layer(), call, kernel])
+    assert len(found.launches) == 1
+    assert found.notes == [f"1 event {told} is left out: profile again"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("grid", [-1, 1, 1]),
+        ("grid", "1,1,1"),
+        ("block", [128, 1]),
+        ("block", [128, 1.5, 1]),
+        ("shared memory", 0.5),
+        ("registers per thread", -3),
+    ],
+)
+def test_a_plan_that_is_not_understood_is_told(tmp_path, field, value):
+    call, kernel = launch("add", 50.0, 80.0, 2)
+    kernel["args"] = {**kernel["args"], field: value}
+    found = extracted(tmp_path, [*layer(), call, kernel])
+    assert found.notes == [
+        f"{field} is not understood in 1 launch, such as of 'add', and left out there"
+    ]
 
 
 @pytest.mark.parametrize("end", ["]", "", ",", ",\n"])

@@ -16,6 +16,7 @@ from pytest_gpuenergy.replay.extract.trace import (
     in_graphs,
     launches,
     read_trace,
+    unread_plans,
 )
 from pytest_gpuenergy.replay.extract.unique_kernels import (
     TIERS,
@@ -187,6 +188,7 @@ def _read_launches(
     """Return the launches of a trace, and the spans in which the host's clock was read."""
     events = read_trace(path, notes)
     found = host_operators(events) if host else launches(events)
+    notes += unread_plans(events)
     if not found:
         left_out = f" ({'; '.join(notes)})" if notes else ""
         raise InputError(

@@ -8,7 +8,7 @@ import re
 import shutil
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
@@ -28,6 +28,7 @@ from pytest_gpuenergy.support import (
     decode,
     is_file,
     read_unpacked,
+    shown,
     written_atomically,
 )
 
@@ -66,8 +67,8 @@ class Event(Struct, frozen=True, gc=False):
         ph: The type of the event; ``X`` has a begin and a duration.
         cat: The category, as the profiler names it.
         name: The name of the kernel, operator or annotation.
-        ts: The begin, in microseconds; NaN where there is none.
-        dur: The duration, in microseconds; NaN where there is none.
+        ts: The begin, in microseconds; NaN where the trace has none.
+        dur: The duration, in microseconds; NaN where the trace has none.
         pid: The process, as the tool that wrote the trace names it.
         tid: The thread of the process, or the stream of a GPU.
         args: Everything else that the profiler has recorded.
@@ -171,32 +172,37 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    lasting = [event for event in events if _is_lasting(event)]
+    lasting = [event for event in events if event.ph == "X" and not _flaw(event)]
     if notes is not None:
-        complete = [event for event in events if event.ph == "X"]
-        backwards = sum(event.dur < 0 for event in complete)
-        others = [event for event in events if event.ph != "X" and event.category in _ON_GPU]
-        timeless = len(complete) - len(lasting) - backwards + len(others)
         notes += _left_out(unread, "that cannot be read")
-        notes += _left_out(timeless, "without a begin and a duration")
-        notes += _left_out(backwards, "with a negative duration")
-    for event in lasting:
-        if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
-            raise InputError(
-                f"{path} has an event at {event.ts:g} µs that takes {event.dur:g} µs, which is no "
-                "time of a clock: write the trace again."
-            )
+        for flaw, count in sorted(Counter(filter(None, map(_flaw, events))).items()):
+            notes += _left_out(count, flaw)
     if any(abs(event.ts) > _EXACT_US for event in lasting):
         moments = zip(
             _decoded(content, list[_Moment], _TraceDocument[_Moment]), events, strict=True
         )
-        exact = [moment.ts for moment, event in moments if _is_lasting(event)]
+        exact = [moment.ts for moment, event in moments if event.ph == "X" and not _flaw(event)]
         base = min(exact).to_integral_value(ROUND_FLOOR)
         lasting = [
             msgspec.structs.replace(event, ts=float(ts - base))
             for ts, event in zip(exact, lasting, strict=True)
         ]
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+
+
+def _flaw(event: Event) -> str:
+    """Return what is wrong with the times of an event that should have some.
+
+    The words follow the event's name. Other events than of a GPU may have no duration.
+    """
+    if event.ph != "X":
+        return "without a begin or a duration" if event.category in _ON_GPU else ""
+    if event.dur < 0:
+        return "with a negative duration"
+    if not (abs(event.ts) <= _LONGEST_US and event.dur <= _LONGEST_US):
+        known = math.isfinite(event.ts) and math.isfinite(event.dur)
+        return "at no time of a clock" if known else "without a begin or a duration"
+    return ""
 
 
 def with_nulls(content: bytes) -> bytes:
@@ -225,11 +231,6 @@ def _readable(content: bytes) -> tuple[list[Event], bytes, int]:
     if written and not events:
         _decoded(content, list[Event], _TraceDocument[Event])  # says what is wrong
     return events, b"[%b]" % b",".join(kept), len(written) - len(events)
-
-
-def _is_lasting(event: Event) -> bool:
-    """Return whether an event has a begin and a duration."""
-    return event.ph == "X" and math.isfinite(event.ts) and 0 <= event.dur < math.inf
 
 
 def _left_out(count: int, what: str) -> list[str]:
@@ -570,9 +571,9 @@ def _launch(event: Event, place: _Around) -> TraceLaunch:
         call=numbers.get("call"),
         grid=_sizes(event.arg("grid")),
         block=_sizes(event.arg("block")),
-        shared_memory_bytes=_whole(event.arg("shared memory")),
-        registers=_whole(event.arg("registers per thread")),
-        bytes=_whole(event.arg("bytes")),
+        shared_memory_bytes=_amount(event.arg("shared memory")),
+        registers=_amount(event.arg("registers per thread")),
+        bytes=_amount(event.arg("bytes")),
         device=_whole(event.arg("device")),
         stream=_whole(event.arg("stream")),
         correlation=_whole(event.arg("correlation")),
@@ -596,8 +597,41 @@ def _whole(value: object) -> int | None:
     return None
 
 
+def _amount(value: object) -> int | None:
+    """Return a whole number that is not negative; None for anything else."""
+    number = _whole(value)
+    return number if number is not None and number >= 0 else None
+
+
 def _sizes(value: object) -> Sizes | None:
     if not isinstance(value, list) or len(value) != 3:
         return None
-    found = [number for number in map(_whole, value) if number is not None]
+    found = [number for number in map(_amount, value) if number is not None]
     return tuple(found) if len(found) == 3 else None
+
+
+_PLAN: Mapping[str, Callable[[object], object]] = MappingProxyType(
+    {
+        "grid": _sizes,
+        "block": _sizes,
+        "shared memory": _amount,
+        "registers per thread": _amount,
+        "bytes": _amount,
+    }
+)
+"""The fields of a launch's plan, and what reads them."""
+
+
+def unread_plans(events: Iterable[Event]) -> list[str]:
+    """Return a sentence without a period for each field of plans that some launches lose."""
+    lost: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        if event.category in _ON_GPU:
+            for name, value in (event.args or {}).items():
+                if name in _PLAN and value is not None and _PLAN[name](value) is None:
+                    lost[name].append(event.name)
+    return [
+        f"{name} is not understood in {len(where)} {'launch' if len(where) == 1 else 'launches'}, "
+        f"such as of {shown(where[0])}, and left out there"
+        for name, where in lost.items()
+    ]
