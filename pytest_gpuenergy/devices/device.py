@@ -429,17 +429,13 @@ class Device(ABC):
         del job, arenas
         return None
 
-    def begin_context(self, io: IoContract | None = None) -> None:
+    def begin_context(self) -> None:
         """Have the process that will run kernels begin to use the GPU, without waiting for it.
 
         Nothing that is timed may run on the GPU until a kernel has run. An emulated GPU has
         nothing to do.
-
-        Args:
-            io: the tensors of a kernel without modules that will run `alongside`, whose process
-                then begins before.
         """
-        del io
+        return
 
     def renew(self, modules: Sequence[str] = ()) -> None:  # noqa: ARG002 -- for devices with a process
         """Run the next kernel in a new process.

@@ -141,13 +141,13 @@ class Harness:
     def begin(self, workload: Workload) -> None:
         """Begin with what the measurement of any kernel of a workload needs.
 
-        This is heat, references, and the contexts of the processes that run kernels.
+        This is heat, references, and the context of the process that runs kernels.
 
         Nothing else that is timed may run on the card until a kernel is measured, or `end_heating`
         is called.
         """
         self._meter.begin_heating()
-        self._device.begin_context(workload.io)
+        self._device.begin_context()
         self._verifier.begin_on_device(workload)
 
     def heating(self) -> AbstractContextManager[None]:

@@ -102,7 +102,6 @@ class CudaDevice(Device):
         self._worker, self._next_worker = self._new_worker(), self._new_worker()
         self._next_heater: Worker | None = None
         self._alongside: Worker | None = None
-        self._early: Worker | None = None  # whose context has begun before it is `alongside`
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
@@ -244,33 +243,21 @@ class CudaDevice(Device):
     def alongside(
         self, job: Job, arenas: Callable[[], Mapping[str, Arena]]
     ) -> Heater[KernelRepeater] | None:
-        if job.kernel.modules or not self._runs_alongside(job.io):
+        nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
+        if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
         self._forgo_imports(())
         worker, self._next_worker = self._next_worker, self._new_worker()
         self._alongside = worker
         return _AlongsideKernel(self, worker, job, arenas)
 
-    def begin_context(self, io: IoContract | None = None) -> None:
-        first = self._next_worker if io is not None and self._runs_alongside(io) else None
-        self._early = first
-
+    def begin_context(self) -> None:
         def begin() -> None:
-            # Whoever needs one of the processes next starts another if it fails. The driver makes
-            # one context at a time, and the kernel that heats the card is what takes longest.
-            if first is not None:
-                with suppress(GpuEnergyError):
-                    self._called(first, _SHARING_S, "begin_context")
-            with suppress(GpuEnergyError):
+            with suppress(GpuEnergyError):  # whoever needs the process next starts another
                 self._use(_SHARING_S, "begin_context")
 
         if self._shares_memory:
             Thread(target=begin, name="context", daemon=True).start()
-
-    def _runs_alongside(self, io: IoContract) -> bool:
-        """Return whether a kernel of these tensors may run beside its verification."""
-        nbytes = sum(tensor.nbytes for tensor in io.tensors)
-        return self._shares_memory and nbytes <= _MAX_ALONGSIDE_BYTES
 
     def renew(self, modules: Sequence[str] = ()) -> None:
         if self._ending is not None:
@@ -339,9 +326,8 @@ class CudaDevice(Device):
         found = {os.getpid()} if has_context(self.ordinal) else set()
         if self._with_context is not None and self._with_context == self._worker.pid:
             found.add(self._with_context)
-        for worker in (self._alongside, self._early):
-            if worker is not None and worker.pid is not None:
-                found.add(worker.pid)
+        if self._alongside is not None and self._alongside.pid is not None:
+            found.add(self._alongside.pid)
         return frozenset(found)
 
     def describe(self) -> dict[str, str]:
@@ -383,7 +369,7 @@ class CudaDevice(Device):
         other._is_beside, other._spare = True, []
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
-        other._alongside, other._early, other._ending = None, None, None
+        other._alongside, other._ending = None, None
         other._worker_imports = other._next_imports = frozenset()
         other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
@@ -564,7 +550,7 @@ class _AlongsideKernel(_WorkerRepeater):
         self._job, self._arenas = job, arenas
 
     def __enter__(self) -> KernelRepeater:
-        self._call("begin_context")  # before that of the process that verifies
+        self._call("begin_context")  # while the process that verifies begins with its own
         arenas = dict(self._arenas())
         self._call("load", self._job, self._device._compiled(self._job, arenas), arenas)
         return self

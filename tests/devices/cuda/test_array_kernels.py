@@ -16,7 +16,14 @@ from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.devices import Arena, Binary, DeviceArrays, KernelMath, array_kernels
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import references, verify_on_device
+from pytest_gpuenergy.engine import (
+    ArenaCheck,
+    Reference,
+    cached_reference,
+    references,
+    seeded_arenas,
+    verify_on_device,
+)
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import (
     NUMPY,
@@ -162,6 +169,27 @@ def test_no_kernel_of_cupys_is_needed_to_verify_a_product(tmp_path, monkeypatch)
     device = PythonDevice(multiply, arrays=Arrays(lambda: Binary(tmp_path, {})))
     found = verify_on_device(device, KERNEL, gemm, near_literals=False)
     assert 0 < found.max_relative_error < found.max_relative_bound
+
+
+@pytest.mark.usefixtures("math")
+def test_an_output_is_compared_before_anything_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    product = Gemm("product", 20, 16, 8, mode="bfloat16")
+    arrays = Arrays(lambda: Binary(tmp_path, {}))
+    assert arrays.is_loaded
+    values = there(cached_reference(product, 0)["C"])
+    right = Reference({"C": values}, arrays=arrays)
+    with seeded_arenas(product, 0, arrays) as arenas:
+        check = ArenaCheck(arenas, lambda: right, product.io.bounds, 0)
+        arenas["C"].fill(rounded_to(values.get(), product.output_type))
+        done: list[str] = []
+        launch, get = KernelMath._launch, There.get
+        monkeypatch.setattr(
+            KernelMath, "_launch", lambda *some: [done.append(some[1]), launch(*some)]
+        )
+        monkeypatch.setattr(There, "get", lambda there: (done.append("wait"), get(there))[1])
+        check()
+    assert sorted(done[: done.index("wait")]) == [*["differ"] * 8, "distance", "to_single"]
 
 
 def of_type(values: Any, dtype: str) -> Any:

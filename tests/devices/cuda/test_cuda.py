@@ -390,22 +390,6 @@ def test_the_process_of_kernels_begins_to_use_the_gpu_in_the_background(device, 
     assert [method for _, method in workers[0].calls] == ["begin_context"]
 
 
-def test_the_process_alongside_begins_to_use_the_gpu_before_the_one_that_verifies(device, workers):
-    device.prepare(())
-    device.begin_context(IoContract("io", ()))
-    for thread in threading.enumerate():
-        if thread.name == "context":
-            thread.join()
-    verifying, measuring = workers[:2]
-    assert device.processes == {verifying.pid, measuring.pid}
-    heater = alongside(device, kernel())
-    assert heater is not None
-    with heater as repeater:
-        repeater.start()
-    assert [method for _, method in measuring.calls][:3] == ["begin_context"] * 2 + ["load"]
-    assert device.processes == {verifying.pid}
-
-
 def test_a_device_that_will_be_used_has_processes_that_import_already(device, workers):
     assert [worker.pid for worker in workers] == [None, None]
     device.prepare(())
