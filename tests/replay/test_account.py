@@ -507,7 +507,8 @@ class TestWindows:
         assert found.neighbours_ms == pytest.approx(2 * (4.3 - 5 * 0.2 - 3.0) * len(windows))
         assert found.neighbours_mj == pytest.approx(2 * (450.0 - 5 * 2.0 - 400.0) * len(windows))
 
-    def test_calls_outside_of_layers_with_gaps_count_as_at_the_clock_of_the_host(self):
+    @pytest.mark.parametrize(("level", "clocks_mj"), [(EAGER, 40.0), (GRAPH, 0.0)])
+    def test_whole_layers_under_the_limit_leave_clocks_to_the_host_alone(self, level, clocks_mj):
         limited = {"cap_binding": True, "effective_sm_clock_mhz": 1300.0}
         layer = {"replays": "step0-layer0", "step": 0, "calls": "a", "count": 2, "layer": 1}
         pair = WorkloadInfo("model", {"gaps": 1}, 0, 0)
@@ -519,14 +520,8 @@ class TestWindows:
             "gap": measurement(0.1, 1.0),
         }
         whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=1500.0)
-
-        def clocks_mj(level: str, more: dict[str, Measurement]) -> float:
-            found = account_for_step(0, level, whole, self.CALLS, measured | more, 50.0, 1)
-            return found.clocks_mj
-
-        spaced = {"step0-layer0-spaced": measurement(1.1, 121.0, workload=pair)}
-        assert clocks_mj(EAGER, spaced) == pytest.approx(2 * (340.0 - 300.0) / 2)
-        assert clocks_mj(EAGER, {}) == clocks_mj(GRAPH, spaced) == 0.0
+        found = account_for_step(0, level, whole, self.CALLS, measured, 50.0, 1)
+        assert found.clocks_mj == pytest.approx(clocks_mj)
 
     def of_host(self, level: str, *calls: UniqueCall) -> Account:
         """With a shorter window that only the host makes."""

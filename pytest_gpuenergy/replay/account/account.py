@@ -12,8 +12,10 @@ another are also measured as one, a window, in which each takes what those befor
 
     neighbours = sum over windows of n (E(window) - sum over its calls of E(call))
 
-Where the power limit slows the step down, a window is a whole layer, since calls that draw little
-leave to the others what they do not take; no other term has these clocks then.
+Where the power limit slows a graph down, a window is a whole layer, since calls that draw little
+leave to the others what they do not take; no other term has these clocks then. Where the host
+launches, such a window is measured with as large a share of gaps as the step has, and counts
+without them.
 
 Links between GPUs, which exchanges wake up, take power until long after them:
 
@@ -368,6 +370,14 @@ class Neighbours(NamedTuple):
     together_mj: float
 
 
+def _at_limit(whole: Measurement, level: str) -> bool:
+    """Return whether the power limit slows a step down as much as its layers one after another.
+
+    Between launches of the host are gaps, in which the limit recovers.
+    """
+    return bool(whole.cap_binding) and level != EAGER
+
+
 def _has_clock_of(whole: Measurement, window: Measurement) -> bool:
     """Return whether the power limit slows a window down no more than its step.
 
@@ -428,7 +438,7 @@ def neighbours(
         more_than_made_ms = sum(number * alone[call].time_ms for call, number in more.items())
         if more_than_made_ms > _ELSEWHERE * count * together.time_ms:
             continue
-        of_limit = whole.cap_binding and is_layer_window(found, step)
+        of_limit = _at_limit(whole, level) and is_layer_window(found, step)
         is_slower = (
             not of_limit
             and spaced is None
@@ -499,12 +509,11 @@ def account_for_step(
     clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
     figures: dict[str, CallFigures] = {}
     made = {call.id for call in calls if calls_at(call, step, level, modules)}
-    in_layers = bool(whole.cap_binding) and any(
+    in_layers = _at_limit(whole, level) and any(
         is_layer_window(found, step)
         and found.measured
         and made.issuperset(str(found.workload.parameters[WINDOW_CALLS]).split())
-        and not (level == EAGER and spaced_key(key) in measured)
-        for key, found in measured.items()
+        for found in measured.values()
     )
     for call in calls:
         count = calls_at(call, step, level, modules)

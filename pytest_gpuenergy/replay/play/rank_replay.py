@@ -605,10 +605,13 @@ def spaced_windows(
         launched_ms = sum(call.steps.get(step, 0) * call.call_us for call in calls) / 1e3
         if plan.gap is None or whole is None or whole.time_ms is None or not launched_ms:
             continue
-        windows = [item for item in plan.windows if WINDOW_STEP in item.workload.parameters]
-        windows = [item for item in windows if item.workload.parameters[WINDOW_STEP] == step]
-        for item in list(filter(is_from_host, windows)) or windows:
+        by_host = {call.id for call in calls if call.steps.get(step)}
+        for item in plan.windows:
             found = measured.get(item.key)
+            if item.workload.parameters.get(WINDOW_STEP) != step or not by_host.issuperset(
+                window_calls(item)
+            ):
+                continue
             if found is None or found.time_ms is None or not is_held_back(found, whole):
                 continue
             in_gaps_ms = found.time_ms * (whole.time_ms / launched_ms - 1)
