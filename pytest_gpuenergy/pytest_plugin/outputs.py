@@ -45,7 +45,14 @@ from pytest_gpuenergy.report import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support import GpuEnergyError, SetpointError, error_message, span, wrapped
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    SetpointError,
+    counted,
+    error_message,
+    span,
+    wrapped,
+)
 
 INTERVAL_S, CI_INTERVAL_S = 30.0, 300.0
 """Time between two lines of progress; in CI, logs are read afterwards and need fewer lines."""
@@ -290,8 +297,7 @@ class SetpointPlugin:
         """Return a line with the caps that could not be set, and for how many items each."""
         if refused := self._refused_setpoints():
             named = (
-                f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
-                for label, outcomes in refused.items()
+                f"{label} ({counted(len(outcomes), 'item')})" for label, outcomes in refused.items()
             )
             yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
 
