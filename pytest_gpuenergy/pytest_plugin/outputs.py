@@ -23,6 +23,8 @@ from pytest_gpuenergy import report as reports
 from pytest_gpuenergy.control import CURRENT, Setpoint, check_setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
+from pytest_gpuenergy.pytest_plugin.declared_options import RUN
+from pytest_gpuenergy.pytest_plugin.distribute.link import BAD_OPTION
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.pytest_plugin.session import Session, SessionCard
@@ -47,6 +49,7 @@ from pytest_gpuenergy.report import (
 )
 from pytest_gpuenergy.support import (
     GpuEnergyError,
+    InputError,
     SetpointError,
     counted,
     error_message,
@@ -441,6 +444,24 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
 
 class BadOptionError(pytest.Collector.CollectError):
     """An option cannot work, as collection shows: the run ends as on any usage error."""
+
+
+def collection_error(
+    config: pytest.Config, error: GpuEnergyError | OSError
+) -> pytest.Collector.CollectError:
+    """Return what to raise while items are collected, for an error that an option causes.
+
+    A wrong input is an error of usage: in a worker, its controller is told.
+    """
+    problem = error_message(error)
+    if not isinstance(error, InputError):
+        return pytest.Collector.CollectError(problem)
+    if not hasattr(config, "workerinput"):
+        return BadOptionError(problem)
+    run: Any = config.pluginmanager.get_plugin(RUN)
+    if run is not None and run.session.link is not None:
+        run.session.link.tell(BAD_OPTION, problem, "")
+    return pytest.Collector.CollectError(problem)
 
 
 def shorten(
