@@ -19,6 +19,7 @@ from pytest_gpuenergy.pytest_plugin import (
     CONVOLUTIONS,
     NETWORK,
     chosen_contenders,
+    collection_error,
     compares_convolutions,
     records_folder,
     source_lines,
@@ -196,7 +197,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             labels = [candidate.label for candidate in candidates]
             metafunc.parametrize("bundled_kernel", candidates, ids=labels, indirect=True)
     except GpuEnergyError as error:
-        raise load_run(metafunc.config).collection_error(error) from None
+        raise collection_error(metafunc.config, error) from None
 
 
 def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:

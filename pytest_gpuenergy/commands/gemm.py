@@ -303,9 +303,10 @@ def _measure(
                 f"The contender {tuners.CUTLASS_PROFILER} needs --cutlass-profiler PATH."
             )
     out, here = arguments.out, Path.cwd()
+    document = out / "report.json"
     options = {
         "--gemm": sizes,
-        "--gpuenergy-json": out / "report.json",
+        "--gpuenergy-json": document,
         "--gpuenergy-html": out / "report.html",
         "--gpuenergy-csv": out / "csv",
         "--gpuenergy-cache": arguments.cache or ("hot" if arguments.model is None else "cold"),
@@ -324,15 +325,19 @@ def _measure(
     # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
-    before, written = reports.latest_run(here), list[Path]()
+    written: list[Path] = []
+    before, latest = _identity(document), reports.latest_run(here)
     try:
         with interrupt_once():
             shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
             code = run_child([*pytest, *alone, *words, item], here, shown=shown).returncode
     finally:  # an interrupted run has results too
-        run = reports.latest_run(here)
-        if run is not None and (before is None or run.path != before.path):
-            report = run.load()
+        # Another command may have begun a run here meanwhile: the report is this one's.
+        run = document if _identity(document) != before else None
+        if run is None and (found := reports.latest_run(here)) is not None:  # as on a full disk
+            run = found.path if latest is None or found.path != latest.path else None
+        if run is not None:
+            report = reports.load_report(run)
             written = reports.write_best_perf(report, out)
             for path in written:
                 print(path, file=sys.stderr if arguments.json else sys.stdout)
@@ -341,6 +346,15 @@ def _measure(
     if code == _GOOD and not written:
         raise UnavailableError("Nothing was measured, for the reasons above.")
     return code if code in (_GOOD, _FAILED) else _USAGE
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another that replaces it; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _add_profile(subparsers: Subparsers) -> None:

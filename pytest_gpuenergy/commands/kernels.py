@@ -28,7 +28,7 @@ from pytest_gpuenergy.commands.kernel_records import (
     product_kernels,
 )
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import InputError, is_folder
+from pytest_gpuenergy.support import InputError, counted, is_folder
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -241,7 +241,8 @@ def _export(arguments: Namespace) -> int:
     if arguments.json:
         print_json([str(path) for path in written])
     else:
-        print(f"wrote {len(chosen)} kernels to {arguments.out}{made_for}: {written[0]} lists them")
+        wrote = f"wrote {counted(len(chosen), 'kernel')} to {arguments.out}"
+        print(f"{wrote}{made_for}: {written[0]} lists them")
     return 0
 
 

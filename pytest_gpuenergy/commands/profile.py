@@ -17,7 +17,7 @@ from pytest_gpuenergy.commands.command_line import (
     print_lines,
     tell,
 )
-from pytest_gpuenergy.support import plain
+from pytest_gpuenergy.support import counted, plain
 
 _SEEDS = 1 << 63
 
@@ -137,13 +137,13 @@ def run(arguments: Namespace) -> int:
             record = size.record
             tell(
                 f"{record.model}, {record.batch} x {record.prompt_tokens} tokens: "
-                f"{len(size.extraction.launches)} launches"
+                f"{counted(len(size.extraction.launches), 'launch', 'launches')}"
             )
             documents.append({**replay.json_document(size.extraction), "profile": plain(record)})
         if arguments.json:
             print_json({"sizes": documents, "folder": str(arguments.out)})
         else:
-            print_lines([f"{len(documents)} sizes written to {arguments.out}"])
+            print_lines([f"{counted(len(documents), 'size')} written to {arguments.out}"])
         return 0
     code, found = replay.profile_model(options, arguments.command_line, tell)
     if found is None:

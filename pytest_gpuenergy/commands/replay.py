@@ -12,6 +12,7 @@ from pytest_gpuenergy.commands.command_line import (
     add_schedule_options,
     chosen_batching,
     count,
+    number,
     path_argument,
     print_json,
     print_lines,
@@ -19,7 +20,7 @@ from pytest_gpuenergy.commands.command_line import (
     tell,
     write_text,
 )
-from pytest_gpuenergy.support import InputError, plain
+from pytest_gpuenergy.support import InputError, plain, plain_numbers
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -111,7 +112,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--interval",
         metavar="S",
-        type=_seconds,
+        type=number(float, 0.001, 1e6),
         help="Seconds over which the power in each row of --power-log is averaged (default: one "
         "row per sample of the card)",
     )
@@ -164,34 +165,30 @@ def run(arguments: Namespace) -> int:
             raise InputError(
                 "--html is a page of one profile: replay the folder of a size without --schedule."
             )
-        serving = replay.replay_schedule(options, arguments.schedule, batching, tell)
+        serving = replay.replay_schedule(options, arguments.schedule, batching, _tell)
         if arguments.json:
             print_json(plain(serving))
         else:
             path = replay.serving_path(serving, arguments.folder)
-            print_lines([*replay.serving_lines(serving), "", f"written to {path}"])
+            print_lines(map(plain_numbers, replay.serving_lines(serving)))
+            print_lines(["", f"written to {path}"])
         return 0
-    code, report = replay.replay_profile(options, arguments.command_line, tell)
+    code, report = replay.replay_profile(options, arguments.command_line, _tell)
     if report is not None and arguments.json:
         print_json(plain(report))
     elif report is not None:
         path = replay.report_path(report, arguments.folder)
-        print_lines([*replay.report_lines(report), "", f"written to {path}"])
+        print_lines(map(plain_numbers, replay.report_lines(report)))
+        print_lines(["", f"written to {path}"])
     return code
+
+
+def _tell(line: str) -> None:
+    tell(plain_numbers(line))
 
 
 def _names(text: str) -> list[str]:
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found:
         raise ArgumentTypeError(f"{text!r} names no kernel")
-    return found
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e6:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return found

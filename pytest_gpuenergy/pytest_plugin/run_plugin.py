@@ -38,11 +38,11 @@ from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin, measures_en
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.pytest_plugin.outputs import (
     OUTCOME,
-    BadOptionError,
     ProgressPlugin,
     SetpointOutcome,
     SetpointPlugin,
     check_outputs,
+    collection_error,
     header_lines,
     show_preheat,
     summary_lines,
@@ -147,26 +147,12 @@ class RunPlugin:
         except (GpuEnergyError, OSError) as error:
             deferring = self._config.pluginmanager.get_plugin(DEFERRING)
             if deferring is None:
-                raise self.collection_error(error) from None
+                raise collection_error(self._config, error) from None
             bad_option = isinstance(error, InputError)
             deferring.give_up(error_message(error), BAD_OPTION if bad_option else UNUSABLE)
             setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
-
-    def collection_error(self, error: GpuEnergyError | OSError) -> pytest.Collector.CollectError:
-        """Return what to raise while items are collected, for an error that an option causes.
-
-        A wrong input is an error of usage: in a worker, its controller is told.
-        """
-        problem = error_message(error)
-        if not isinstance(error, InputError):
-            return pytest.Collector.CollectError(problem)
-        if self._crew is not None:
-            return BadOptionError(problem)
-        if self.session.link is not None:
-            self.session.link.tell(BAD_OPTION, problem, "")
-        return pytest.Collector.CollectError(problem)
 
     def name_items(self, items: Sequence[pytest.Item]) -> None:
         """Let ``-k`` select items by ids that were copied from a report."""

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -211,6 +212,13 @@ class TestAllCalls:
 
 class TestRecordedFigures:
     """Replayed on the emulated GPU, without PyTorch."""
+
+    @pytest.mark.slow
+    def test_large_numbers_are_written_out(self, recorded, capsys):
+        emulated(recorded)
+        figures = capsys.readouterr()
+        assert re.search(r"gaps \+1[0-9]{3} in", figures.out)
+        assert not re.search(r"[0-9]e\+", figures.out + figures.err)
 
     @pytest.mark.slow
     def test_what_is_not_recorded_counts_as_missing(self, recorded, capsys):

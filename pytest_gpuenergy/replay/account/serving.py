@@ -15,7 +15,7 @@ from msgspec import Struct
 from pytest_gpuenergy.record import RunInfo
 from pytest_gpuenergy.replay.account.account import EAGER, GRAPH, Account
 from pytest_gpuenergy.replay.schedule import Batching, Phase, Schedule, Served, Step
-from pytest_gpuenergy.support import aligned, emulated_mark
+from pytest_gpuenergy.support import aligned, emulated_mark, plain_numbers
 
 
 class StepFigures(Struct, frozen=True):
@@ -282,7 +282,8 @@ def serving_lines(report: ServingReport) -> Iterator[str]:
             f"token, {best.edp} by EDP per token"
         )
     if report.steps:
-        yield from ("", *aligned(_step_rows(report.steps)))
+        rows = _step_rows(report.steps)
+        yield from ("", *aligned([[*map(plain_numbers, row)] for row in rows]))
     if report.missing:
         yield from ("", "without figures")
         yield from (f"{what}: {why}" for what, why in report.missing.items())

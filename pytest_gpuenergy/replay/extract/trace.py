@@ -25,6 +25,7 @@ from pytest_gpuenergy.support import (
     FormError,
     InputError,
     ReportError,
+    counted,
     decode,
     is_file,
     read_unpacked,
@@ -237,8 +238,8 @@ def _left_out(count: int, what: str) -> list[str]:
     """Return a sentence about events that are left out, if there are any."""
     if not count:
         return []
-    events = "event" if count == 1 else "events"
-    return [f"{count} {events} {what} {'is' if count == 1 else 'are'} left out: profile again"]
+    verb = "is" if count == 1 else "are"
+    return [f"{counted(count, 'event')} {what} {verb} left out: profile again"]
 
 
 def write_trace(profiler: Any, path: Path) -> None:
@@ -631,7 +632,7 @@ def unread_plans(events: Iterable[Event]) -> list[str]:
                 if name in _PLAN and value is not None and _PLAN[name](value) is None:
                     lost[name].append(event.name)
     return [
-        f"{name} is not understood in {len(where)} {'launch' if len(where) == 1 else 'launches'}, "
+        f"{name} is not understood in {counted(len(where), 'launch', 'launches')}, "
         f"such as of {shown(where[0])}, and left out there"
         for name, where in lost.items()
     ]

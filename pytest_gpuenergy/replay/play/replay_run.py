@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,6 +51,7 @@ from pytest_gpuenergy.report import Report, check_writable, write_html
 from pytest_gpuenergy.support import (
     InputError,
     UnavailableError,
+    counted,
     dump,
     is_file,
     is_folder,
@@ -227,11 +229,15 @@ def _step_profiles(folder: Path, schedule: Schedule, path: Path) -> dict[Step, t
             if is_in_profile and profile.batch == step.batch:
                 found.setdefault(step, (inner, number))
     if missing := [step for step in sorted(schedule.served) if step not in found]:
-        more = f" and {len(missing) - 1} other steps" if len(missing) > 1 else ""
+        more = f" and {counted(len(missing) - 1, 'other step')}" if len(missing) > 1 else ""
         batching = schedule.batching.options if schedule.batching is not None else ""
+        alike = f" --dtype {first.dtype}"  # all sizes must be of one program
+        if first.attention in ("sdpa", "eager"):
+            alike += f" --attention {first.attention}"
+        model, file, out = (shlex.quote(str(word)) for word in (first.model, path, folder))
         raise InputError(
             f"{folder} has no profile for {missing[0]}{more} of {path}: write them with gpuenergy "
-            f"profile {first.model} --schedule {path}{batching} --out {folder}."
+            f"profile {model} --schedule {file}{batching}{alike} --out {out}."
         )
     return found
 
