@@ -19,6 +19,7 @@ from torch_programs import TWO_PRODUCTS, model_folder, write_module
 from pytest_gpuenergy import devices
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
+from pytest_gpuenergy.replay import read_calls
 
 SPARSE_PRODUCT = """
 import torch
@@ -368,6 +369,28 @@ class TestWithPyTorch:
             f"{held_back}-spaced",
         ]
 
+    def test_a_layer_that_the_limit_holds_back_has_the_gaps_of_the_host(
+        self, run, measured, monkeypatch
+    ):
+        plain, gaps = Harness.measure_callable, {}
+        launched_ms = sum(call.steps.get(1, 0) * call.call_us for call in read_calls(run)) / 1e3
+
+        def measure(*args: Any, **options: Any) -> Any:
+            parameters = args[2].parameters
+            gaps[parameters["replays"]] = parameters.get("gaps")
+            found = plain(*args, **options)
+            # 2 ms of the host's step for each one that the profile's calls have taken.
+            is_step = parameters["replays"] == "step1-eager"
+            time_ms = 2 * launched_ms if is_step else 1.0
+            found = replace(found, time_ms=time_ms, edp_mj_ms=2.0 * time_ms, power_w=2.0 / time_ms)
+            return replace(found, cap_binding="layer" in parameters)
+
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        assert replay(run) == 0
+        spaced = [key for key in measured if key.endswith("-spaced") and key.startswith("step1")]
+        assert spaced
+        assert {gaps[key] for key in spaced} == {50}  # of 20 µs each
+
     def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
         self, run, measured, monkeypatch, capsys
     ):
@@ -439,6 +462,20 @@ class TestWithPyTorch:
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         (saving,) = report["changes"]
         assert saving["change"]["words"] == "capture the calls that are made from the host"
+
+    @pytest.mark.usefixtures("measured")
+    def test_a_graph_that_only_leaves_out_calls_has_windows(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+        asks = (
+            "    if not torch.cuda.is_current_stream_capturing():\n        result = value.tan()\n"
+        )
+        text = LAYERS.replace("    result = value\n", f"    result = value\n{asks}")
+        name, run = write_module(tmp_path, monkeypatch, text), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        windows = {one["level"]: one["windows"] for one in report["accounts"]}
+        assert windows == {key: ["step0-layer0"] for key in ("graph", "eager", "layers")}
 
     @pytest.mark.usefixtures("measured")
     def test_the_card_is_not_heated_while_calls_are_profiled_alone(self, tmp_path, monkeypatch):
