@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Device
@@ -118,7 +118,7 @@ class Verifier:
     def settle(self) -> None:
         """Wait for what `begin_arrays` has begun."""
         if self._arrays_begun is not None:
-            self._arrays_begun.exception()  # whoever needs the arrays meets the error again
+            wait([self._arrays_begun])  # whoever needs the arrays meets an error again
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
         """Verify a kernel in the background, if that makes no difference to anything but the time.
