@@ -79,7 +79,8 @@ class WgmmaParameters(HopperTiling):
             that of the product: instructions in TF32 take no others.
         swapped: whether the transpose of C is computed. Then each consumer computes an equal part
             of the tile's columns, and a tile may have any multiple of 16 rows.
-        boxes: the boxes of C that a warp fills before one of them must have been stored, at least 2.
+        boxes: the boxes of C that a warp fills before one of them must have been stored; at
+            least 2.
     """
 
     template: ClassVar[str] = "wgmma"
