@@ -467,9 +467,15 @@ class Tensors:
 
     def error(self, conv: Conv2d, output: Any) -> float:
         """Return the largest error relative to the greatest element of the reference."""
-        found = output.permute(0, 3, 1, 2) if conv.layout == "nhwc" else output
+        return self._error(output.permute(0, 3, 1, 2) if conv.layout == "nhwc" else output)
+
+    def _error(self, found: Any) -> float:
         reference = self.reference
         return float((found.double() - reference).abs().max() / reference.abs().max())
+
+    def cudnn_error(self, layout: str) -> float:
+        """Return that of PyTorch's conv2d in a layout."""
+        return self._error(self.cudnn(layout)())
 
     def cudnn(self, layout: str) -> Callable[[], object]:
         """Return PyTorch's conv2d in a layout, after it has chosen an algorithm."""
@@ -637,6 +643,7 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             row = {"name": layer.name, "mode": mode, "layout": layout, "cudnn": True, "first": True}
             sweep.rows.append(row)
             some.append(timed(card, tensors.cudnn(layout), row, tensors))
+            row["error"] = tensors.cudnn_error(layout)
             if mode in ("tf32", "float16") and layout == "nchw" and not sweep.brief:
                 row["converted_us"] = converted_us(card, tensors)
         has_energy = not layer.name.startswith(tuple(sweep.light))

@@ -129,20 +129,27 @@ __device__ void turn_pixels(Element* to, const Element* from, int block) {
 }
 #endif
 
-#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED && !SPLIT_BEFORE
-// Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
-__device__ void turn_windows(Element* to, const Element* from, int block) {
-  constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
+#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED
+// Read the windows of up to PACK_DEEP channels from such a one on, which follow each other, to shared memory.
+__device__ __forceinline__ const Element* read_windows(const Element* from, int first) {
   __shared__ Element windows[PACK_DEEP * PACK_TAPS];
-  int first = block % DEEP * PACK_DEEP;
-  from += (block / DEEP * PACK_CI + first) * PACK_TAPS;
-  to += block / DEEP * PACK_TAPS * PADDED + first;
-  int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS, width = min(PACK_DEEP, PADDED - first);
+  int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS;
 #pragma unroll 9
   for (int i = threadIdx.x; i < PACK_DEEP * PACK_TAPS; i += PACK_THREADS) {
     windows[i] = i < count ? from[i] : Element(0.0f);
   }
   __syncthreads();
+  return windows;
+}
+#endif
+
+#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED && !SPLIT_BEFORE
+// Turn the windows of up to PACK_DEEP channels of one channel of the output.
+__device__ void turn_windows(Element* to, const Element* from, int block) {
+  constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
+  int first = block % DEEP * PACK_DEEP, width = min(PACK_DEEP, PADDED - first);
+  const Element* windows = read_windows(from + (block / DEEP * PACK_CI + first) * PACK_TAPS, first);
+  to += block / DEEP * PACK_TAPS * PADDED + first;
   for (int i = threadIdx.x; i < width * PACK_TAPS; i += PACK_THREADS) {
     int tap = i / width, channel = i % width;
     to[tap * PADDED + channel] = windows[channel * PACK_TAPS + tap];
@@ -206,35 +213,52 @@ __device__ void unroll_windows(Element* to, const Element* from, int block) {
 #endif
 
 #if SPLIT_BEFORE
-// Split weights, eight of a tap to each thread.
+// Write the parts of eight weights, from `first` on, of such a row of a window.
+__device__ __forceinline__ void write_split(float* to, int row, int first, const float (&eight)[8]) {
+  const float4* pieces = reinterpret_cast<const float4*>(eight);
+  CoarseParts parts = coarse_parts_of(pieces[0], pieces[1]);
+  float4 *larger = reinterpret_cast<float4*>(to + row * (2 * WEIGHT_IN) + first), *rest = larger + WEIGHT_IN / 4;
+  larger[0] = parts.larger[0];
+  larger[1] = parts.larger[1];
+  reinterpret_cast<uint4*>(rest)[0] = parts.whole;
+  reinterpret_cast<uint4*>(rest)[1] = parts.lost;
+}
+
+// Split weights, eight at a time.
 __device__ void split_windows(float* to, const float* from, int block) {
+  alignas(16) float eight[8];
+#if FROM_NHWC || UNROLLED
 #if UNROLLED
   constexpr int ROWS = PARTS_OF_WINDOW_ROWS, EXISTING = UNROLLED_LENGTH;
 #else
   constexpr int ROWS = PACK_TAPS, EXISTING = PACK_CI;
 #endif
-  int place = block * PACK_THREADS + threadIdx.x, line = place / (WEIGHT_IN / 8), first = place % (WEIGHT_IN / 8) * 8;
-  if (line >= PACK_CO * ROWS) return;
-  int row = line % ROWS;
-  from += line / ROWS * PACK_LENGTH;
-  alignas(16) float eight[8];
+  int place = block * PACK_THREADS + threadIdx.x, row = place / (WEIGHT_IN / 8), first = place % (WEIGHT_IN / 8) * 8;
+  if (row >= PACK_CO * ROWS) return;
+  from += row / ROWS * PACK_LENGTH;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     int k = first + i;
 #if UNROLLED
-    int at = unrolled_weight(row, k);
+    int at = unrolled_weight(row % ROWS, k);
 #else
-    int at = FROM_NHWC ? row * PACK_CI + k : k * PACK_TAPS + row;
+    int at = row % ROWS * PACK_CI + k;
 #endif
     eight[i] = k < EXISTING ? from[at] : 0.0f;
   }
-  float4 *larger = reinterpret_cast<float4*>(to + line * (2 * WEIGHT_IN) + first), *rest = larger + WEIGHT_IN / 4;
-  const float4* pieces = reinterpret_cast<const float4*>(eight);
-  CoarseParts parts = coarse_parts_of(pieces[0], pieces[1]);
-  larger[0] = parts.larger[0];
-  larger[1] = parts.larger[1];
-  reinterpret_cast<uint4*>(rest)[0] = parts.whole;
-  reinterpret_cast<uint4*>(rest)[1] = parts.lost;
+  write_split(to, row, first, eight);
+#else
+  constexpr int DEEP = (WEIGHT_IN + PACK_DEEP - 1) / PACK_DEEP;
+  int filter = block / DEEP, first = block % DEEP * PACK_DEEP;
+  const float* windows = read_windows(from + (filter * PACK_CI + first) * PACK_TAPS, first);
+  for (int i = threadIdx.x; i < PACK_DEEP / 8 * PACK_TAPS; i += PACK_THREADS) {
+    int tap = i % PACK_TAPS, channel = i / PACK_TAPS * 8;
+    if (first + channel >= WEIGHT_IN) break;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) eight[j] = windows[(channel + j) * PACK_TAPS + tap];
+    write_split(to, filter * PACK_TAPS + tap, first + channel, eight);
+  }
+#endif
 }
 #endif
 

@@ -95,16 +95,20 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
 # Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
 # in bench/results: see studies/convolution_estimate.py.
-_COARSE_SUM, _COARSE_SHARE = 192, 2 / 3
+_COARSE_SUM = 768
 """The least products of a sum in 3xtf32 with which those with smaller parts may be computed in
-bfloat16, and the part of the instructions that are left then. A product is off by at most 92 units
-of 2^-24 then, and the bound of float32 allows 8 sqrt(192), which are 111."""
+bfloat16. A product is off by at most 92 units of 2^-24 then, 11 in the root mean square. Adding so
+many products in turn in float32 is off by as much as nine of a product, and its bound allows
+8 sqrt(768), which are 221."""
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels in other modes than 3xtf32 reach."""
 _SPLIT_CHANNELS, _SPLIT_SHARE = 30, 0.89
 """What a tile in 3xtf32, whose elements of windows come from registers, takes: as long as one with
 so many more channels, and so many of the cycles by that rate. In the trials on an H200, an
 instruction took 19 to 72 cycles for 8 to 120 channels, with a clock of 1980 instead of 1755 MHz."""
+_COARSE_CHANNELS = 34, 0.75
+"""The same additional channels where weights are split before, and what each channel of the tile
+counts then: two instructions take the place of three, by 300 kernels of 12 convolutions."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
 a step whose operands are read to registers."""
@@ -503,10 +507,9 @@ class ImplicitParameters(WindowParameters):
             of_input, of_weights = self._elements_of_copy(conv)
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
-        columns = _SPLIT_SHARE * (self.tile_c + _SPLIT_CHANNELS) if split else self.tile_c
+        more, share = _COARSE_CHANNELS if self.split_before else (_SPLIT_CHANNELS, 1.0)
+        columns = _SPLIT_SHARE * (share * self.tile_c + more) if split else self.tile_c
         products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
-        if self.split_before:
-            products *= _COARSE_SHARE
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
@@ -662,15 +665,14 @@ class ImplicitParameters(WindowParameters):
         of_block, pixels = turned_tile(pieces, plane, s.N * s.groups)
         weights, filters = self._weight_channels(conv), s.CO * math.prod(window)
         if self.unrolled or conv.layout == "nhwc":
-            counts = (s.N * plane * s.groups, filters)
-            blocks = [-(-count * pieces // PACKING_THREADS) for count in counts]
+            of_weights = weights // _SPLIT_AT_ONCE if self.split_before else pieces
+            counts = (s.N * plane * s.groups * pieces, filters * of_weights)
+            blocks = [-(-count // PACKING_THREADS) for count in counts]
         else:
             blocks = [
                 s.N * s.groups * -(-plane // pixels) * -(-pieces // of_block),
-                s.CO * -(-padded // deep),
+                s.CO * -(-weights // deep),
             ]
-        if self.split_before:
-            blocks[1] = -(-filters * weights // (_SPLIT_AT_ONCE * PACKING_THREADS))
         packs = {"data": self.packed, "weight": self._packs_weights(conv)}
         inputs = [name for name, is_packed in packs.items() if is_packed]
         shapes = {

@@ -30,15 +30,19 @@ _ALONG, _ACROSS, _WARPS = (1, 2, 4), (4, 8, 16), (4, 8)
 _OTHER_REGISTERS = 28
 """The approximate registers of a thread besides its sums and factors."""
 _SCHEDULERS = 4
-_EFFICIENCY = 0.8
-"""The part of the instructions' rate that is reached, about."""
-_COPY_INSTRUCTIONS, _STORE_INSTRUCTIONS = 14, 3
-"""The approximate instructions of an element that is copied to shared memory, and of a store."""
-_LATENCY_CYCLES = 2500
-"""The approximate cycles of a block before its first product and after its last."""
-_LAUNCH_CYCLES = 3000
-_STORED_BYTES_PER_CYCLE = 16
-"""The approximate bytes that a multiprocessor stores in a cycle while all do."""
+# By the times of 262 kernels of eight convolutions on an H200.
+_BUSY_WARPS = 28
+"""The warps of a multiprocessor with which it waits for no latency."""
+_COPY_INSTRUCTIONS = 5
+"""The approximate instructions of an element that is copied to shared memory."""
+_READ_CYCLES, _STORE_CYCLES = 1.5, 2.6
+"""The cycles of a multiprocessor for a warp's load from shared memory, and for a store."""
+_LATENCY_CYCLES = 1000
+"""The least cycles of a block besides those in which it is busy."""
+_LAUNCH_CYCLES = 5300
+_STORED_BYTES_PER_CYCLE, _STORING_SHARE = 16, 0.43
+"""The approximate bytes that a multiprocessor stores in a cycle while all do, and the part of that
+time in which it computes nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,29 +126,26 @@ class ShallowParameters(WindowParameters):
         stored.
         """
         length, outputs = conv.shape.reduction_length, self.along * self.across
+        reads = length * (self.along + self.across / 4)
         copied = length * sum(self._tile(conv)) / self.threads
-        instructions = (
-            length * (outputs + self.along + self.across / 4)
-            + copied * _COPY_INSTRUCTIONS
-            + outputs * _STORE_INSTRUCTIONS
-        )
-        busy = self.warps * instructions / (_SCHEDULERS * _EFFICIENCY)
+        instructions = length * outputs + reads + copied * _COPY_INSTRUCTIONS + outputs
+        in_turn = reads * _READ_CYCLES + 2 * copied + outputs * _STORE_CYCLES
+        busy = self.warps * max(instructions / _SCHEDULERS, in_turn)
         resident = self.resident(conv, card)
+        slowed = busy * max(1.0, _BUSY_WARPS / (resident * self.warps))
+
+        def wave(blocks: int) -> float:
+            """Return the cycles of blocks of which a multiprocessor has so many at once."""
+            return max(blocks * slowed, busy + _LATENCY_CYCLES)
+
         waves, left = divmod(self.tiles(conv), resident * card.multiprocessors)
-        total = waves * max(resident * busy, busy + _LATENCY_CYCLES)
+        total = waves * wave(resident)
         if left:
-            count = math.ceil(left / card.multiprocessors)
-            total += max(count * busy, busy + _LATENCY_CYCLES)
+            total += wave(math.ceil(left / card.multiprocessors))
         s = conv.shape
-        stored = (
-            conv.element_bytes
-            * s.N
-            * s.CO
-            * s.OH
-            * s.OW
-            / (_STORED_BYTES_PER_CYCLE * card.multiprocessors)
-        )
-        return _LAUNCH_CYCLES + max(total, stored)
+        nbytes = conv.element_bytes * s.N * s.CO * s.OH * s.OW
+        stored = nbytes / (_STORED_BYTES_PER_CYCLE * card.multiprocessors)
+        return _LAUNCH_CYCLES + max(total + _STORING_SHARE * stored, stored)
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)

@@ -165,27 +165,27 @@ ODD = {
     ),
     "split-before": (
         replace(SPLIT_BEFORE, early=True, blocks=1, line=64),
-        conv_of(2, 5, 6, 21, 48, 3, 2, 2, 1, mode="3xtf32", **NHWC, **FUSED),
+        conv_of(2, 5, 6, 21, 128, 3, 2, 2, 1, mode="3xtf32", **NHWC, **FUSED),
     ),
     "split-before-in-short-lines": (
         replace(SPLIT_BEFORE, tile_c=8, splits=2, line=32, deep=2),
-        conv_of(1, 5, 6, 9, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC),
+        conv_of(1, 4, 3, 9, 88, 3, 3, 1, 1, mode="3xtf32", **NHWC),
     ),
     "split-before-of-groups": (
         replace(SPLIT_BEFORE, consumers=2),
-        conv_of(1, 5, 4, 12, 400, 1, 1, 1, 0, 1, 2, mode="3xtf32", **NHWC, relu=True),
+        conv_of(1, 5, 4, 12, 1600, 1, 1, 1, 0, 1, 2, mode="3xtf32", **NHWC, relu=True),
     ),
     "split-before-and-packed": (
         replace(EARLY, split_before=True, line=128, pitch=32),
-        conv_of(2, 5, 7, 13, 37, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
+        conv_of(2, 5, 7, 13, 131, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
     ),
     "split-before-and-unrolled": (
         replace(UNROLLED, split_before=True),
-        conv_of(1, 7, 9, 11, 9, 5, 5, 1, 2, mode="3xtf32", bias=True),
+        conv_of(1, 5, 4, 11, 31, 5, 5, 1, 2, mode="3xtf32", bias=True),
     ),
     "split-before-and-whole": (
         replace(WHOLE, split_before=True),
-        conv_of(1, 7, 5, 11, 23, 3, 3, 2, 1, mode="3xtf32", **NHWC),
+        conv_of(1, 7, 5, 11, 87, 3, 3, 2, 1, mode="3xtf32", **NHWC),
     ),
     "planes": (
         replace(ONE, tile_c=40, consumers=2, blocks=1),
@@ -304,6 +304,24 @@ def test_split_operands_are_as_exact_as_float32_in_short_sums(device, channels, 
     assert verify(device, ONE, conv) < 0.4
 
 
+class FarConv2d(Conv2d):
+    """A convolution of numbers whose exponents are far apart."""
+
+    def make_inputs(self, seed: int) -> dict[str, Any]:
+        ordinary, drawn = super().make_inputs(seed), np.random.default_rng(seed)
+        return {
+            name: np.ldexp(one, drawn.integers(-55, 56, one.shape))
+            for name, one in ordinary.items()
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [BOXED, SPLIT_BEFORE], ids=["boxes", "split-before"])
+def test_split_operands_are_as_exact_with_any_exponents(device, chosen):
+    conv = FarConv2d(**vars(DEEP_SPLIT))
+    assert verify(device, chosen, conv) < 0.2
+
+
 def test_a_product_with_parts_in_bfloat16_is_off_by_less_than_short_sums_may_be():
     """A product of two numbers, by the formulas of `cuda/conv/coarse.cu`, over all roundings."""
     bits = np.arange(0x3F800000, 0x3F840000, dtype=np.uint32)  # relative errors are largest there
@@ -326,7 +344,7 @@ def test_a_product_with_parts_in_bfloat16_is_off_by_less_than_short_sums_may_be(
     product += whole[extreme][:, None] * right[None]
     worst = np.abs(product / (x * y) - 1).max() * 2**24
     assert 80 < worst < 92
-    conv = conv_of(1, 1, 1, 8, 192, 1, 1, 1, 0, mode="3xtf32", **NHWC)
+    conv = conv_of(1, 1, 1, 8, 768, 1, 1, 1, 0, mode="3xtf32", **NHWC)
     assert worst < conv.error_bound.max_relative * 2**24 - 16  # for the sum itself
 
 
@@ -339,6 +357,7 @@ def test_tf32_alone_is_not_as_exact_as_float32(device):
 
 SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
 SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
+DEEP_SPLIT = conv_of(1, 4, 4, 16, 88, 3, 3, 1, 1, mode="3xtf32", **NHWC)
 SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
 STRIDED = conv_of(1, 9, 9, 16, 40, 1, 1, 3, 1, mode="bfloat16")
 SHORT = conv_of(1, 8, 8, 64, 8, 3, 3, 1, 1, mode="3xtf32")
@@ -363,10 +382,10 @@ FAULTS = {
         "meet_warpgroup();  // it has read",
         "// it has read",
     ),
-    "smaller-parts": (SPLIT_BEFORE, SMALL_SPLIT, "rest)[1] = parts.lost", "rest)[1] = parts.whole"),
+    "smaller-parts": (SPLIT_BEFORE, DEEP_SPLIT, "rest)[1] = parts.lost", "rest)[1] = parts.whole"),
     "order-of-parts": (
         SPLIT_BEFORE,
-        SMALL_SPLIT,
+        DEEP_SPLIT,
         "in_bfloat16(first, second)",
         "in_bfloat16(second, first)",
     ),
@@ -450,8 +469,8 @@ WIDE = conv_of(1, 36, 12, 8, 8, 33, 8, 1, 0, mode="tf32")
         ),
         (
             SPLIT_BEFORE,
-            conv_of(1, 8, 8, 8, 191, 1, 1, 1, 0, mode="3xtf32", **NHWC),
-            "mode 3xtf32 and sums of 192 products or more, not for c",
+            conv_of(1, 8, 8, 8, 767, 1, 1, 1, 0, mode="3xtf32", **NHWC),
+            "mode 3xtf32 and sums of 768 products or more, not for c",
         ),
         (PACKED, WIDE, "packed ones, with windows of up to 256 elements"),
         (UNROLLED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "of a single group"),
