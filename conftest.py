@@ -19,6 +19,7 @@ from pytest_gpuenergy.pytest_plugin import (
     CONVOLUTIONS,
     NETWORK,
     chosen_contenders,
+    collection_error,
     compares_convolutions,
     records_folder,
     source_lines,
@@ -123,6 +124,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="LIST",
         help="Layouts of convolutions: nchw, nhwc (default: nchw, and those that -k names)",
     )
+    for name, what in (("--bias", "that add a bias"), ("--relu", "that end with a ReLU")):
+        group.addoption(name, action="store_true", help=f"Choose convolutions {what}")
     group.addoption(
         "--kernels",
         metavar="LIST",
@@ -194,7 +197,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             labels = [candidate.label for candidate in candidates]
             metafunc.parametrize("bundled_kernel", candidates, ids=labels, indirect=True)
     except GpuEnergyError as error:
-        raise pytest.Collector.CollectError(str(error)) from None
+        raise collection_error(metafunc.config, error) from None
 
 
 def pytest_gpuenergy_deselected(config: pytest.Config, measurement: Measurement) -> bool:
@@ -340,7 +343,12 @@ def _named_texts(config: pytest.Config) -> list[str]:
 
 def _variants(config: pytest.Config) -> Variants:
     """Those of ``--mode`` and ``--layout``, and besides the usual ones those that ``-k`` names."""
-    given = parse_variants(config.getoption("--mode"), config.getoption("--layout"))
+    given = parse_variants(
+        config.getoption("--mode"),
+        config.getoption("--layout"),
+        bias=config.getoption("--bias"),
+        relu=config.getoption("--relu"),
+    )
     expression, *ids = _named_texts(config)
     named = variants_named(" ".join([EXCLUDED.sub(" ", expression), *ids]))
     return {**{name: some for name, some in named.items() if len(some) > 1}, **given}
@@ -380,7 +388,7 @@ def _record_files(
         raise next(iter(missing.values()))
     config.stash[SAID] = source_lines(sources, gpu)
     names = list(missing)
-    given = any(map(config.getoption, ("--case", "--mode", "--layout")))
+    given = any(map(config.getoption, ("--case", "--mode", "--layout", "--bias", "--relu")))
     if not given and any(_is_variant(file.workload) for files in found for file in files):
         # -k names parts of names, of which not all variants need records.
         whole = re.findall(r"[\w.]+", " ".join(_named_texts(config)).casefold())

@@ -101,7 +101,10 @@ def _run(argv: Sequence[str] | None) -> int:
     settle_places()
     words = list(sys.argv[1:] if argv is None else argv)
     first = next((word for word in words if word != "--"), "")
-    arguments = build_parser(first).parse_args(words)
+    parser = build_parser(first)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise InputError(commands.unknown_words(getattr(arguments, "parser", parser), unknown))
     with printable_output():
         remove_leftovers()
         if arguments.command not in _LEAVE_AS_FOUND and control.dead_run_uuids():
@@ -123,6 +126,7 @@ def build_parser(command: str = "") -> ArgumentParser:
         description="Commands that accompany pytest in measuring GPU kernels under power caps.",
         epilog="example:\n  gpuenergy doctor\n  gpuenergy kernels list --case case1",
         formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"gpuenergy {__version__}")
     subparsers = parser.add_subparsers(

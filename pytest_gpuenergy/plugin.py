@@ -194,8 +194,11 @@ def pytest_make_collect_report(
     if call is not None and call.excinfo is not None and _ERRORS in sys.modules:
         from pytest_gpuenergy.pytest_plugin import BadOptionError, shorten
 
-        if isinstance(call.excinfo.value, BadOptionError):
-            raise pytest.UsageError(str(call.excinfo.value))
+        error = call.excinfo.value
+        if isinstance(error, BadOptionError):
+            raise pytest.UsageError(str(error)) from error
+        if isinstance(error.__cause__, BadOptionError):  # raised so by a collector inside
+            raise error
         shorten(report, call.excinfo, collector.config)
     return report
 

@@ -58,6 +58,7 @@ GROUPS = {
     "new": ("new",),
     "last": ("last",),
     "final": ("final",),
+    "further": ("further",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""

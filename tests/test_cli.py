@@ -62,6 +62,42 @@ def test_wrong_usage_ends_with_2(words, capsys):
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gemm", "perf", "MNK=8", "--mod", "tf32"], "gemm perf does not understand --mod tf32"),
+        (["advise", "--accept", "1e-3"], "understand --accept: use --accept-error."),
+        (["tune", "--zzz"], "understand --zzz: see gpuenergy tune --help."),
+        (["--zzz", "doctor"], "gpuenergy does not understand --zzz: see gpuenergy --help."),
+    ],
+)
+def test_an_unknown_option_is_one_sentence_and_no_abbreviation(words, told, capsys):
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["gemm", "perf", "MNK=8", "--out"],
+        ["tune", "--out"],
+        ["extract", "trace.json", "--out"],
+        ["report", "--csv"],
+        ["report", "--json"],
+        ["replay", "run", "--export"],
+        ["advise", "--md"],
+        ["baseline", "update", "--to"],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*words, ""]) == 2
+    assert "it is empty: give a path, such as ." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("error", "code"), [(InputError("No such file."), 2), (DeviceError("No such GPU."), 1)]
 )
 def test_an_error_is_one_sentence_on_stderr(error, code, monkeypatch, capsys):

@@ -21,12 +21,16 @@
 //   PACKS_WEIGHTS      whether there are others: weights of a single tap have channels last as they come
 //   EARLY              whether the launch of the convolution begins while this one ends
 //   PACK_DEEP          channels of weights that a block turns
+//   PACKS_DATA         whether the input is packed: weights alone may be split
+//   SPLIT_BEFORE       whether weights are split for instructions in bfloat16, see windows.cu
+//   WEIGHT_IN          channels of a tap of the weights with the padding
 //   TURNED_PIECES, TURNED_PIXELS   pieces of channels, a power of two, and pixels that a block turns
 
 constexpr int PACK_THREADS = 256;
 
 constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
 constexpr int PACK_PLANE = PACK_H * PACK_W, PACKED_PLANE = PACKED_H * PACKED_W, PACK_TAPS = PACK_KH * PACK_KW;
+constexpr int PACK_LENGTH = PACK_CI * PACK_TAPS;  // products of a sum
 constexpr bool ALL_PACKED = PACKED_H == PACK_H && Y_APART == Y_TAPS && Y_STEP == 1 && Y_FIRST == 0 &&
                             PACKED_W == PACK_W && X_APART == X_TAPS && X_STEP == 1 && X_FIRST == 0;
 
@@ -125,7 +129,7 @@ __device__ void turn_pixels(Element* to, const Element* from, int block) {
 }
 #endif
 
-#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED
+#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED && !SPLIT_BEFORE
 // Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
 __device__ void turn_windows(Element* to, const Element* from, int block) {
   constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
@@ -180,6 +184,12 @@ __device__ void unroll_pixels(Element* to, const Element* from, int block) {
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 
+// Where a weight is among those of a window: element k of the rows that begin at row `top`.
+__device__ __forceinline__ int unrolled_weight(int top, int k) {
+  return FROM_NHWC ? top * UNROLLED_LENGTH + k
+                   : (channel_of(k) * PACK_KH + top + row_of(k)) * PACK_KW + column_of(k);
+}
+
 // Write the weights in the same order.
 __device__ void unroll_windows(Element* to, const Element* from, int block) {
   int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
@@ -189,25 +199,65 @@ __device__ void unroll_windows(Element* to, const Element* from, int block) {
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
     int k = place % PACK_PIECES * PACK_PIECE + i;
-    int at = FROM_NHWC ? row * UNROLLED_LENGTH + k
-                       : ((channel * PACK_CI + channel_of(k)) * PACK_KH + top + row_of(k)) * PACK_KW + column_of(k);
-    piece.of[i] = k < UNROLLED_LENGTH ? from[at] : Element(0.0f);
+    piece.of[i] = k < UNROLLED_LENGTH ? from[channel * PACK_LENGTH + unrolled_weight(top, k)] : Element(0.0f);
   }
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-#if PACKS_WEIGHTS
-    pack(const Element* __restrict__ data, const Element* __restrict__ weight,
-         Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
+#if SPLIT_BEFORE
+// Split weights, eight of a tap to each thread.
+__device__ void split_windows(float* to, const float* from, int block) {
+#if UNROLLED
+  constexpr int ROWS = PARTS_OF_WINDOW_ROWS, EXISTING = UNROLLED_LENGTH;
 #else
-    pack(const Element* __restrict__ data, Element* __restrict__ packed_data) {
+  constexpr int ROWS = PACK_TAPS, EXISTING = PACK_CI;
+#endif
+  int place = block * PACK_THREADS + threadIdx.x, line = place / (WEIGHT_IN / 8), first = place % (WEIGHT_IN / 8) * 8;
+  if (line >= PACK_CO * ROWS) return;
+  int row = line % ROWS;
+  from += line / ROWS * PACK_LENGTH;
+  alignas(16) float eight[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    int k = first + i;
+#if UNROLLED
+    int at = unrolled_weight(row, k);
+#else
+    int at = FROM_NHWC ? row * PACK_CI + k : k * PACK_TAPS + row;
+#endif
+    eight[i] = k < EXISTING ? from[at] : 0.0f;
+  }
+  float4 *larger = reinterpret_cast<float4*>(to + line * (2 * WEIGHT_IN) + first), *rest = larger + WEIGHT_IN / 4;
+  const float4* pieces = reinterpret_cast<const float4*>(eight);
+  CoarseParts parts = coarse_parts_of(pieces[0], pieces[1]);
+  larger[0] = parts.larger[0];
+  larger[1] = parts.larger[1];
+  reinterpret_cast<uint4*>(rest)[0] = parts.whole;
+  reinterpret_cast<uint4*>(rest)[1] = parts.lost;
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(PACK_THREADS) pack(
+#if PACKS_DATA
+    const Element* __restrict__ data,
+#endif
+#if PACKS_WEIGHTS
+    const Element* __restrict__ weight,
+#endif
+#if PACKS_DATA && PACKS_WEIGHTS
+    Element* __restrict__ packed_data,
+#elif PACKS_DATA
+    Element* __restrict__ packed_data) {
+#endif
+#if PACKS_WEIGHTS
+    Element* __restrict__ packed_weight) {
 #endif
 #if EARLY
   asm volatile("griddepcontrol.launch_dependents;");  // blocks of the convolution may begin
 #endif
   int block = blockIdx.x;
+#if PACKS_DATA
   if (block < PACK_DATA_BLOCKS) {
 #if UNROLLED
     unroll_pixels(packed_data, data, block);
@@ -218,8 +268,11 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #endif
     return;
   }
-#if PACKS_WEIGHTS
   block -= PACK_DATA_BLOCKS;
+#endif
+#if SPLIT_BEFORE
+  split_windows(packed_weight, weight, block);
+#elif PACKS_WEIGHTS
 #if UNROLLED
   unroll_windows(packed_weight, weight, block);
 #elif FROM_NHWC

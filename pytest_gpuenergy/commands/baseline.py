@@ -11,6 +11,7 @@ from pytest_gpuenergy.commands.command_line import (
     add_command,
     print_lines,
     stdout_width,
+    target_argument,
 )
 from pytest_gpuenergy.commands.runs import find_runs
 from pytest_gpuenergy.support import is_there
@@ -48,7 +49,11 @@ gpuenergy baseline update .gpuenergy/runs/20261121T120623-cedcdd --to bench/h200
         help="Run folder, run id, or JSON report (default: this project's latest run)",
     )
     change.add_argument(
-        "--to", metavar="PATH", default=DEFAULT, help=f"File of the baseline (default: {DEFAULT})"
+        "--to",
+        metavar="PATH",
+        type=target_argument,
+        default=DEFAULT,
+        help=f"File of the baseline (default: {DEFAULT})",
     )
     change.add_argument(
         "--replace", action="store_true", help="Start a new baseline, discarding the present one"

@@ -21,6 +21,7 @@ from pytest_gpuenergy.support import (
     InputError,
     cache_dir,
     compiled_dir,
+    counted,
     is_link,
     is_there,
     state_dir,
@@ -297,7 +298,7 @@ def _sums(found: FoundFiles) -> Iterator[str]:
 def _sum(paths: Sequence[Path]) -> str:
     """Return the number of files and their size, such as ``8 files, 12.3 kB``."""
     size = float(sum(path.lstat().st_size for path in paths))
-    words = f"{len(paths)} file{'' if len(paths) == 1 else 's'}"
+    words = f"{counted(len(paths), 'file')}"
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{words}, {size:.0f} B" if unit == "B" else f"{words}, {size:.1f} {unit}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import re
+import shlex
 import sys
 import textwrap
 from argparse import (
@@ -53,10 +56,32 @@ def add_command(
         description=textwrap.fill(f"{summary}. {description}".rstrip(), _WIDTH),
         epilog=f"example:\n{indented}",
         formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # --mode is not --model
     )
+    parser.set_defaults(parser=parser)
     if run is not None:
         parser.set_defaults(run=run)
     return parser
+
+
+def unknown_words(parser: ArgumentParser, words: Sequence[str]) -> str:
+    """Return a sentence on words that a command's parser has left, with a similar option if any."""
+    options = re.findall(r"--[a-z0-9-]+", parser.format_usage())
+    similar = difflib.get_close_matches(words[0].partition("=")[0], options, 1)
+    hint = f"use {similar[0]}" if similar else f"see {parser.prog} --help"
+    return f"{parser.prog} does not understand {shlex.join(words):.80}: {hint}."
+
+
+def path_argument(text: str) -> Path:
+    """Parse the path of a file or folder, for `ArgumentParser.add_argument`."""
+    return Path(target_argument(text))
+
+
+def target_argument(text: str) -> str:
+    """Parse a path, or ``-`` for the terminal, for `ArgumentParser.add_argument`."""
+    if not text.strip():  # an unset variable of a shell, which would mean the current folder
+        raise ArgumentTypeError("it is empty: give a path, such as . for the current folder")
+    return text
 
 
 def count(text: str) -> int:
@@ -85,7 +110,10 @@ def add_output_arguments(parser: ArgumentParser) -> None:
     """Add ``--json`` and ``--md``, for `write_outcome`."""
     for name, what in (("--json", "JSON"), ("--md", "Markdown")):
         parser.add_argument(
-            name, metavar="PATH", help=f"Write the result as {what}; - stands for the terminal"
+            name,
+            metavar="PATH",
+            type=target_argument,
+            help=f"Write the result as {what}; - stands for the terminal",
         )
 
 
@@ -182,7 +210,7 @@ def add_schedule_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schedule",
         metavar="FILE",
-        type=Path,
+        type=path_argument,
         help="Steps of a server (CSV with step,batch,tokens,count) or requests to batch "
         "(arrival_s,prompt_tokens,new_tokens); also as JSON lines",
     )

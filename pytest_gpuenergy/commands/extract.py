@@ -9,6 +9,7 @@ from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    path_argument,
     print_json,
     print_lines,
     tell,
@@ -38,13 +39,13 @@ gpuenergy extract bloom/ --json
     )
     parser.add_argument(
         "source",
-        type=Path,
+        type=path_argument,
         metavar="RUN|TRACE",
         help="A trace, a *unique_kernels_compute.jsonl, or a folder with one of them",
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path_argument,
         metavar="DIR",
         help="Folder to write to (default: RUN, or a new one named after TRACE)",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from pytest_gpuenergy.commands.command_line import (
     add_clock_options,
     add_command,
     count,
+    path_argument,
     print_json,
     print_lines,
     tell,
@@ -63,9 +64,14 @@ _GRAMMAR = (
     "accumulation=float32|fast, quantize=1, lda=, ldb=, ldc= and distribution= as needed"
 )
 _RECORDS: dict[str, Any] = {
-    "type": Path,
+    "type": path_argument,
     "metavar": "DIR",
     "help": "Folder of record files (default: bench/records here or in a parent folder)",
+}
+_MODES: dict[str, Any] = {
+    "metavar": "LIST",
+    "help": "Modes of all products, such as 3xtf32,bfloat16, where SIZES names none (default: "
+    "float32)",
 }
 _GOOD, _FAILED, _USAGE = 0, 1, 2  # exit codes
 _SAVINGS = "product_savings.json"
@@ -104,6 +110,7 @@ gpuenergy gemm tune "M=512 N=256 K=640 layout=nt t=64; MN=1024 K=2048 O=1" --out
         metavar="SIZES",
         help=f"{_GRAMMAR}; t= is the same as --trials, O=0 as --tuner template, O=1 as --tuner tvm",
     )
+    tune_parser.add_argument("--mode", **_MODES)
     add_search_options(tune_parser)
     add_device_options(tune_parser)
     tune_parser.set_defaults(quick=False)
@@ -128,9 +135,10 @@ gpuenergy gemm perf --model bloom/ --out results
 """,
     )
     parser.add_argument("sizes", nargs="*", metavar="SIZES", help=_GRAMMAR)
+    parser.add_argument("--mode", **_MODES)
     parser.add_argument(
         "--model",
-        type=Path,
+        type=path_argument,
         metavar="RUN|TRACE",
         help="Measure the products of a folder of gpuenergy profile, or of a trace, in place of "
         "SIZES",
@@ -146,27 +154,28 @@ gpuenergy gemm perf --model bloom/ --out results
     )
     parser.add_argument(
         "--contender",
+        "--contenders",
         metavar="NAME[,NAME...]",
         help="Measure only these contenders, such as template,tvm (default: all)",
     )
     parser.add_argument("--records", **_RECORDS)
     parser.add_argument(
         "--cutlass",
-        type=Path,
+        type=path_argument,
         metavar="PATH",
         help="Checkout of CUTLASS, or its folder of headers (default: those in the package "
         "nvidia-cutlass or apache-tvm)",
     )
     parser.add_argument(
         "--cutlass-profiler",
-        type=Path,
+        type=path_argument,
         metavar="PATH",
         help="Program cutlass_profiler of a build of CUTLASS; its fastest kernel takes part as "
         "the contender cutlass_profiler",
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path_argument,
         default=Path("gemm-results"),
         metavar="DIR",
         help="Where results are written (default: gemm-results)",
@@ -179,7 +188,8 @@ gpuenergy gemm perf --model bloom/ --out results
     parser.add_argument(
         "--powercap",
         metavar="LIST",
-        help="Power limits to measure under, as --powercap of pytest (default: current)",
+        help="Power limits to measure under, as --powercap of pytest (default: current, and all on "
+        "an emulated GPU)",
     )
     add_clock_options(parser, several=True)
     parser.add_argument(
@@ -191,7 +201,7 @@ gpuenergy gemm perf --model bloom/ --out results
 
 
 def _tune(arguments: Namespace) -> int:
-    requests = workloads.parse_requests(" ".join(arguments.sizes))
+    requests = workloads.parse_requests(" ".join(arguments.sizes), arguments.mode)
     if any(request.in_background for request in requests):
         tell("O=65536 is ignored: to tune in the background, let the shell do so (nohup ... &).")
     return tune(arguments, distinct(_wanted(arguments, requests)))
@@ -233,22 +243,31 @@ def _perf(arguments: Namespace) -> int:
             if getattr(arguments, name):
                 raise InputError(f"--{name} is for --model RUN: give that too.")
         sizes = " ".join(arguments.sizes)
-        workloads.measured_products(sizes)
-        return _measure(arguments, sizes)
+        products = workloads.measured_products(sizes, arguments.mode)
+        if arguments.mode is None:
+            return _measure(arguments, sizes)
+        if notice := workloads.search_options_notice(sizes):
+            tell(notice)
+        return _measure(arguments, _sizes_of(products))
     if arguments.sizes:
         raise InputError("SIZES and --model name different products: give one of them.")
+    if arguments.mode is not None:
+        raise InputError(
+            "--mode is for SIZES, and --model has products in the modes of the model: give one of "
+            "them."
+        )
 
     cold = arguments.cache != "hot"
-    products = replay.model_products(arguments.model, arguments.step or 1, cold=cold)
+    products_of_model = replay.model_products(arguments.model, arguments.step or 1, cold=cold)
     asked = [
         alternative
-        for calls in products.products
+        for calls in products_of_model.products
         if calls.product is not None
         for alternative in replay.alternatives(calls.product)
     ]
 
     def show(report: reports.Report) -> None:
-        savings = replay.product_savings(report, products)
+        savings = replay.product_savings(report, products_of_model)
         path = arguments.out / _SAVINGS
         reports.write_view(path, dump(savings))
         if arguments.json:
@@ -259,7 +278,11 @@ def _perf(arguments: Namespace) -> int:
             )
             print(path)
 
-    return _measure(arguments, "; ".join(map(workloads.sizes_text, dict.fromkeys(asked))), show)
+    return _measure(arguments, _sizes_of(dict.fromkeys(asked)), show)
+
+
+def _sizes_of(products: Iterable[workloads.Gemm]) -> str:
+    return "; ".join(map(workloads.sizes_text, products))
 
 
 def _measure(
@@ -281,9 +304,10 @@ def _measure(
                 f"The contender {tuners.CUTLASS_PROFILER} needs --cutlass-profiler PATH."
             )
     out, here = arguments.out, Path.cwd()
+    document = out / "report.json"
     options = {
         "--gemm": sizes,
-        "--gpuenergy-json": out / "report.json",
+        "--gpuenergy-json": document,
         "--gpuenergy-html": out / "report.html",
         "--gpuenergy-csv": out / "csv",
         "--gpuenergy-cache": arguments.cache or ("hot" if arguments.model is None else "cold"),
@@ -302,15 +326,19 @@ def _measure(
     # Use neither settings nor conftest files of the folder in which this package is installed.
     alone = ["-c", os.devnull, f"--rootdir={here}", f"--confcutdir={benches}"]
     pytest = [sys.executable, "-P", "-m", "pytest", "-p", _PLUGIN]
-    before, written = reports.latest_run(here), list[Path]()
+    written: list[Path] = []
+    before, latest = _identity(document), reports.latest_run(here)
     try:
         with interrupt_once():
             shown: bool | Literal["as errors"] = "as errors" if arguments.json else True
             code = run_child([*pytest, *alone, *words, item], here, shown=shown).returncode
     finally:  # an interrupted run has results too
-        run = reports.latest_run(here)
-        if run is not None and (before is None or run.path != before.path):
-            report = run.load()
+        # Another command may have begun a run here meanwhile: the report is this one's.
+        run = document if _identity(document) != before else None
+        if run is None and (found := reports.latest_run(here)) is not None:  # as on a full disk
+            run = found.path if latest is None or found.path != latest.path else None
+        if run is not None:
+            report = reports.load_report(run)
             written = reports.write_best_perf(report, out)
             for path in written:
                 print(path, file=sys.stderr if arguments.json else sys.stdout)
@@ -319,6 +347,15 @@ def _measure(
     if code == _GOOD and not written:
         raise UnavailableError("Nothing was measured, for the reasons above.")
     return code if code in (_GOOD, _FAILED) else _USAGE
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another that replaces it; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _add_profile(subparsers: Subparsers) -> None:
@@ -336,17 +373,22 @@ ncu --import profiles/gemm_4096x4096x4096_nn_3xtf32.ncu-rep --page details
 """,
     )
     parser.add_argument("sizes", nargs="+", metavar="SIZES", help=_GRAMMAR)
+    parser.add_argument("--mode", **_MODES)
     add_product_options(parser)
     parser.add_argument("--records", **_RECORDS)
     parser.add_argument(
-        "--out", metavar="DIR", type=Path, required=True, help="New or empty folder to write to"
+        "--out",
+        metavar="DIR",
+        type=path_argument,
+        required=True,
+        help="New or empty folder to write to",
     )
 
 
 def _profile(arguments: Namespace) -> int:
     """Write, build and profile a program for each product."""
     sizes, out = " ".join(arguments.sizes), arguments.out.absolute()
-    workloads.measured_products(sizes)
+    workloads.measured_products(sizes, arguments.mode)
     if arguments.contender is not None:
         tuners.check_text_contender(arguments.contender)
     try:
@@ -369,7 +411,9 @@ def _profile(arguments: Namespace) -> int:
         station = stack.enter_context(engine.Station(device))
         for sentence in station.restored:
             tell(sentence)
-        chosen = product_kernels(sizes, arguments.contender, device, arguments.records)
+        chosen = product_kernels(
+            sizes, arguments.mode, arguments.contender, device, arguments.records
+        )
         gpu = device.uuid, device.name
         for profile in kernels.profile_kernels(chosen, tools, out, device.architecture, gpu):
             print(profile)

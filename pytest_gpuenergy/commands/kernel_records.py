@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_gpuenergy import devices, kernels, tuners, tuning, workloads
-from pytest_gpuenergy.commands.command_line import listed, tell
+from pytest_gpuenergy.commands.command_line import listed, path_argument, tell
 from pytest_gpuenergy.support import InputError, is_folder, nearest
 from pytest_gpuenergy.tuning import TUNER_NAMES
 
@@ -72,7 +72,7 @@ def add_records(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--records",
         metavar="PATH",
-        type=Path,
+        type=path_argument,
         help="Record file, folder of them, or folder with one such folder per GPU model "
         f"(default: {RECORDS} here or in a parent folder)",
     )
@@ -246,7 +246,11 @@ def add_product_options(parser: ArgumentParser) -> None:
 
 
 def product_kernels(
-    sizes: str, contender: str | None, device: devices.Device, records: Path | None
+    sizes: str,
+    modes: str | None,
+    contender: str | None,
+    device: devices.Device,
+    records: Path | None,
 ) -> list[kernels.RankedKernel]:
     """Make a contender's kernel for each matrix product; by default, that of `USUAL_CONTENDER`.
 
@@ -254,7 +258,7 @@ def product_kernels(
         InputError: the sizes are not understood, or the contender is not one of CUDA text.
         UnavailableError: the contender has no kernel for a product.
     """
-    products = workloads.measured_products(sizes)
+    products = workloads.measured_products(sizes, modes)
     if notice := workloads.search_options_notice(sizes):
         tell(notice)
     folder = tuning.given_folder(records) if records else nearest(Path.cwd(), RECORDS) or RECORDS

@@ -12,6 +12,7 @@ from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
     count,
+    path_argument,
     print_json,
     print_table,
     tell,
@@ -27,7 +28,7 @@ from pytest_gpuenergy.commands.kernel_records import (
     product_kernels,
 )
 from pytest_gpuenergy.opening import open_device
-from pytest_gpuenergy.support import InputError, is_folder
+from pytest_gpuenergy.support import InputError, counted, is_folder
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -166,7 +167,7 @@ def _show(arguments: Namespace) -> int:
 
 
 _OUT = Path("exported")
-_ONLY_RECORDS = ("case", "network", "mode", "layout", "bias", "relu", "kernels", "tuner")
+_ONLY_RECORDS = ("case", "network", "layout", "bias", "relu", "kernels", "tuner")
 """The options of ``export`` that choose among record files, and are refused beside ``--gemm``."""
 _ONLY_PRODUCTS = ("contender", "gpu_device")
 """The options of ``export`` that need ``--gemm``."""
@@ -206,7 +207,7 @@ ctest --test-dir exported/build --verbose
     parser.add_argument(
         "--out",
         metavar="DIR",
-        type=Path,
+        type=path_argument,
         default=_OUT,
         help="Folder to write to: a new one, or that of an earlier export, which is replaced "
         f"(default: {_OUT})",
@@ -231,14 +232,17 @@ def _export(arguments: Namespace) -> int:
         chosen = _recorded(arguments)
     else:
         with open_device(arguments.gpu_device or "auto") as device:
-            chosen = product_kernels(arguments.gemm, arguments.contender, device, arguments.records)
+            chosen = product_kernels(
+                arguments.gemm, arguments.mode, arguments.contender, device, arguments.records
+            )
             architecture = device.architecture
             made_for = f", made for {device.name} ({architecture})"
     written = kernels.export_kernels(chosen, arguments.out, architecture)
     if arguments.json:
         print_json([str(path) for path in written])
     else:
-        print(f"wrote {len(chosen)} kernels to {arguments.out}{made_for}: {written[0]} lists them")
+        wrote = f"wrote {counted(len(chosen), 'kernel')} to {arguments.out}"
+        print(f"{wrote}{made_for}: {written[0]} lists them")
     return 0
 
 
@@ -283,7 +287,7 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
     parser.add_argument(
         "log",
         metavar="LOG",
-        type=Path,
+        type=path_argument,
         help="Log, folder of a MetaSchedule database, or folder of logs",
     )
     parser.add_argument(
@@ -297,14 +301,14 @@ gpuenergy kernels sample tuningrecords --performance performance --filtered filt
     parser.add_argument(
         "--performance",
         metavar="PATH",
-        type=Path,
+        type=path_argument,
         help="Write the GFLOP/s of the chosen trials, one integer per line, the fastest first; "
         "for several logs, PATH is a folder of such files",
     )
     parser.add_argument(
         "--filtered",
         metavar="DIR",
-        type=Path,
+        type=path_argument,
         help="Write logs with only the chosen trials to this folder, the fastest first",
     )
     parser.add_argument("--json", action="store_true", help="Print JSON")

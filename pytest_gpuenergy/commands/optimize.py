@@ -14,8 +14,10 @@ from pytest_gpuenergy.commands.command_line import (
     add_clock_options,
     add_command,
     number,
+    path_argument,
     print_json,
     print_lines,
+    target_argument,
     tell,
     write_text,
 )
@@ -61,20 +63,25 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
 """,
     )
     parser.add_argument(
-        "spec", metavar="INPUT", type=Path, nargs="?", help="A kernel spec, or a folder of them"
+        "spec",
+        metavar="INPUT",
+        type=path_argument,
+        nargs="?",
+        help="A kernel spec, or a folder of them",
     )
-    parser.add_argument("--input", metavar="INPUT", type=Path, help="The same as INPUT")
+    parser.add_argument("--input", metavar="INPUT", type=path_argument, help="The same as INPUT")
     parser.add_argument(
         "--sources",
         metavar="DIR",
-        type=Path,
+        type=path_argument,
         help="Checkout of the repository whose kernels the specs name (default: sources beside "
         "each spec)",
     )
     parser.add_argument(
         "--outdir",
+        "--out",
         metavar="DIR",
-        type=Path,
+        type=path_argument,
         default=Path("out"),
         help="Folder to write results to (default: out)",
     )
@@ -118,10 +125,15 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     parser.add_argument(
         "--worker",
         metavar="PATH",
-        type=Path,
+        type=path_argument,
         help="Evaluate only the variant of this control.json; write runner_result.json beside it",
     )
-    parser.add_argument("--schema", metavar="PATH", help="Write the JSON Schema of kernel specs")
+    parser.add_argument(
+        "--schema",
+        metavar="PATH",
+        type=target_argument,
+        help="Write the JSON Schema of kernel specs",
+    )
     parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
@@ -13,11 +12,12 @@ from pytest_gpuenergy.commands.command_line import (
     chosen_batching,
     count,
     number,
+    path_argument,
     print_json,
     print_lines,
     tell,
 )
-from pytest_gpuenergy.support import plain
+from pytest_gpuenergy.support import counted, plain
 
 _SEEDS = 1 << 63
 
@@ -100,11 +100,13 @@ gpuenergy profile ./my-model --prompt-tokens 128 --new-tokens 8 --dtype bfloat16
         help="Number of this host's GPUs that share the model by tensor parallelism, each with a "
         "process, which torchrun may have started (default: 1)",
     )
-    parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="Folder to write to")
+    parser.add_argument(
+        "--out", metavar="DIR", type=path_argument, required=True, help="Folder to write to"
+    )
     parser.add_argument(
         "--export",
         metavar="FILE",
-        type=Path,
+        type=path_argument,
         help="Also write the model by torch.export, for use without its Python code",
     )
     add_schedule_options(parser)
@@ -135,13 +137,13 @@ def run(arguments: Namespace) -> int:
             record = size.record
             tell(
                 f"{record.model}, {record.batch} x {record.prompt_tokens} tokens: "
-                f"{len(size.extraction.launches)} launches"
+                f"{counted(len(size.extraction.launches), 'launch', 'launches')}"
             )
             documents.append({**replay.json_document(size.extraction), "profile": plain(record)})
         if arguments.json:
             print_json({"sizes": documents, "folder": str(arguments.out)})
         else:
-            print_lines([f"{len(documents)} sizes written to {arguments.out}"])
+            print_lines([f"{counted(len(documents), 'size')} written to {arguments.out}"])
         return 0
     code, found = replay.profile_model(options, arguments.command_line, tell)
     if found is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace
-from pathlib import Path
 
 from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
@@ -13,12 +12,15 @@ from pytest_gpuenergy.commands.command_line import (
     add_schedule_options,
     chosen_batching,
     count,
+    number,
+    path_argument,
     print_json,
     print_lines,
+    target_argument,
     tell,
     write_text,
 )
-from pytest_gpuenergy.support import InputError, plain
+from pytest_gpuenergy.support import InputError, plain, plain_numbers
 
 
 def add_parser(subparsers: Subparsers, summary: str) -> None:
@@ -42,7 +44,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
 """,
     )
     parser.add_argument(
-        "folder", metavar="RUN", type=Path, nargs="?", help="Folder of gpuenergy profile"
+        "folder", metavar="RUN", type=path_argument, nargs="?", help="Folder of gpuenergy profile"
     )
     parser.add_argument(
         "--gpu-device",
@@ -68,7 +70,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--export",
         metavar="FILE",
-        default="",
+        type=target_argument,
         help="Replay from a file of gpuenergy profile --export, without the model's Python code",
     )
     parser.add_argument(
@@ -102,19 +104,27 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         help="Also replay changed calls, and list the five changes of each step that save most",
     )
     parser.add_argument(
-        "--power-log", metavar="PATH", type=Path, help="Write the card's power over time as CSV"
+        "--power-log",
+        metavar="PATH",
+        type=path_argument,
+        help="Write the card's power over time as CSV",
     )
     parser.add_argument(
         "--interval",
         metavar="S",
-        type=_seconds,
+        type=number(float, 0.001, 1e6),
         help="Seconds over which the power in each row of --power-log is averaged (default: one "
         "row per sample of the card)",
     )
     add_schedule_options(parser)
-    parser.add_argument("--html", metavar="PATH", type=Path, help="Write a page that works offline")
     parser.add_argument(
-        "--schema", metavar="PATH", help="Write the JSON Schema of --json; needs no run"
+        "--html", metavar="PATH", type=path_argument, help="Write a page that works offline"
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="PATH",
+        type=target_argument,
+        help="Write the JSON Schema of --json; needs no run",
     )
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
@@ -139,7 +149,7 @@ def run(arguments: Namespace) -> int:
         smclock=arguments.smclock,
         allow_clocks=arguments.allow == "clocks",
         cache=arguments.cache,
-        export=arguments.export,
+        export=arguments.export or "",
         step=arguments.step,
         runs=arguments.runs,
         kernels=arguments.kernels or (),
@@ -155,34 +165,30 @@ def run(arguments: Namespace) -> int:
             raise InputError(
                 "--html is a page of one profile: replay the folder of a size without --schedule."
             )
-        serving = replay.replay_schedule(options, arguments.schedule, batching, tell)
+        serving = replay.replay_schedule(options, arguments.schedule, batching, _tell)
         if arguments.json:
             print_json(plain(serving))
         else:
             path = replay.serving_path(serving, arguments.folder)
-            print_lines([*replay.serving_lines(serving), "", f"written to {path}"])
+            print_lines(map(plain_numbers, replay.serving_lines(serving)))
+            print_lines(["", f"written to {path}"])
         return 0
-    code, report = replay.replay_profile(options, arguments.command_line, tell)
+    code, report = replay.replay_profile(options, arguments.command_line, _tell)
     if report is not None and arguments.json:
         print_json(plain(report))
     elif report is not None:
         path = replay.report_path(report, arguments.folder)
-        print_lines([*replay.report_lines(report), "", f"written to {path}"])
+        print_lines(map(plain_numbers, replay.report_lines(report)))
+        print_lines(["", f"written to {path}"])
     return code
+
+
+def _tell(line: str) -> None:
+    tell(plain_numbers(line))
 
 
 def _names(text: str) -> list[str]:
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found:
         raise ArgumentTypeError(f"{text!r} names no kernel")
-    return found
-
-
-def _seconds(text: str) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e6:
-        raise ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
     return found

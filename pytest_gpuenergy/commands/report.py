@@ -10,8 +10,10 @@ from pytest_gpuenergy import gate, report as reports, search
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    path_argument,
     print_lines,
     stdout_width,
+    target_argument,
     write_text,
 )
 from pytest_gpuenergy.commands.kernel_records import add_choice
@@ -104,20 +106,27 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
     )
     outputs = parser.add_argument_group("outputs (a PATH of - is the terminal)")
     for name, what in TEXTS.items():
-        outputs.add_argument(f"--{name}", metavar="PATH", help=f"Write {what}")
-    outputs.add_argument("--csv", metavar="DIR", type=Path, help="Write the classic CSV tree")
+        outputs.add_argument(
+            f"--{name}", metavar="PATH", type=target_argument, help=f"Write {what}"
+        )
+    outputs.add_argument(
+        "--csv", metavar="DIR", type=path_argument, help="Write the classic CSV tree"
+    )
     outputs.add_argument(
         "--best-perf",
         metavar="DIR",
-        type=Path,
+        type=path_argument,
         help="Write a line for each contender in matrix products and convolutions, into a folder "
         "for each size",
     )
     outputs.add_argument(
-        "--parquet", metavar="PATH", type=Path, help="Write the table of --tidy as Parquet"
+        "--parquet", metavar="PATH", type=path_argument, help="Write the table of --tidy as Parquet"
     )
     outputs.add_argument(
-        "--schema", metavar="PATH", help="Write the JSON Schema of --json; needs no run"
+        "--schema",
+        metavar="PATH",
+        type=target_argument,
+        help="Write the JSON Schema of --json; needs no run",
     )
     parser.add_argument(
         "--baseline",

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpuenergy import tuning, workloads
-from pytest_gpuenergy.commands.command_line import add_clock_options, number, tell
+from pytest_gpuenergy.commands.command_line import (
+    add_clock_options,
+    number,
+    path_argument,
+    tell,
+)
 from pytest_gpuenergy.commands.kernel_records import add_variant_options, chosen_variants
 from pytest_gpuenergy.record import METRICS, Metric
 from pytest_gpuenergy.tuners import SPACES, STRATEGIES, SearchSettings
@@ -131,7 +136,7 @@ def add_device_options(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("device and results")
     group.add_argument(
         "--out",
-        type=_folder,
+        type=path_argument,
         default=OUT,
         metavar="DIR",
         help=f"Where record files are written (default: {OUT})",
@@ -253,13 +258,6 @@ def grouped(arguments: Namespace, wanted: Sequence[Wanted]) -> list[Group]:
 
 def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
-
-
-def _folder(text: str) -> Path:
-    # An unset variable of a shell would otherwise mean the current folder.
-    if not text.strip():
-        raise ArgumentTypeError("it is empty: name a folder, such as . for the current one")
-    return Path(text)
 
 
 def _trials(text: str) -> int:

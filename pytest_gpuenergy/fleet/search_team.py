@@ -14,7 +14,7 @@ from pytest_gpuenergy.fleet.probe import own_version
 from pytest_gpuenergy.fleet.remote_gpu import RemoteGpu
 from pytest_gpuenergy.fleet.slots import find_slots, most_common, none_left, of_other_model
 from pytest_gpuenergy.fleet.spec import Fleet
-from pytest_gpuenergy.support import DeviceError
+from pytest_gpuenergy.support import DeviceError, counted
 from pytest_gpuenergy.tuning import TuningGpus
 
 _T = TypeVar("_T")
@@ -74,7 +74,7 @@ def claim_fleet(
         raise none_left(fleet, left_out, option)
     hosts = Counter(gpu.host for gpu in gpus)
     counts = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-    tell(f"fleet: {fleet}: {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}: {counts}")
+    tell(f"fleet: {fleet}: {counted(len(gpus), 'GPU')}: {counts}")
     members = [Member(gpu.claimed.uuid, gpu, gpu.title, gpu.prepare) for gpu in gpus]
     for gpu, member in zip(gpus, members, strict=True):
         gpu.moved = member.move

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pytest_gpuenergy.record import METRICS, Identity, Interval, Metric, RunInfo
 from pytest_gpuenergy.report import Report, markdown_lines, markdown_text, ordered
-from pytest_gpuenergy.support import dump, emulated_mark, wrapped
+from pytest_gpuenergy.support import counted, dump, emulated_mark, wrapped
 
 MIN_LEVEL_RUNS = 3
 """The least number of values on either side of a change."""
@@ -233,7 +233,7 @@ def series_heading(series: Series) -> str:
     words = (
         f"{_name(series)} {series.metric.label}, {run.gpu_name} "
         f"{run.gpu_uuid[:12]}{emulated_mark(run.emulated)}, "
-        f"{count} run{'' if count == 1 else 's'}"
+        f"{counted(count, 'run')}"
     )
     return words if series.spread is None else f"{words}, spread {_percent(series.spread)}"
 

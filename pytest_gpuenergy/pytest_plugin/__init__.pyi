@@ -43,6 +43,7 @@ from .options import PytestOptions as PytestOptions
 from .outputs import (
     BadOptionError as BadOptionError,
     Progress as Progress,
+    collection_error as collection_error,
     header_lines as header_lines,
     shorten as shorten,
     show_preheat as show_preheat,

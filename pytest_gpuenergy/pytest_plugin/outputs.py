@@ -23,6 +23,8 @@ from pytest_gpuenergy import report as reports
 from pytest_gpuenergy.control import CURRENT, Setpoint, check_setpoint
 from pytest_gpuenergy.energy import choose_source
 from pytest_gpuenergy.gate import shared_identities, verdict_values
+from pytest_gpuenergy.pytest_plugin.declared_options import RUN
+from pytest_gpuenergy.pytest_plugin.distribute.link import BAD_OPTION
 from pytest_gpuenergy.pytest_plugin.gate import GatePlugin
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.pytest_plugin.session import Session, SessionCard
@@ -45,7 +47,15 @@ from pytest_gpuenergy.report import (
     write_classic_csv,
     write_json,
 )
-from pytest_gpuenergy.support import GpuEnergyError, SetpointError, error_message, span, wrapped
+from pytest_gpuenergy.support import (
+    GpuEnergyError,
+    InputError,
+    SetpointError,
+    counted,
+    error_message,
+    span,
+    wrapped,
+)
 
 INTERVAL_S, CI_INTERVAL_S = 30.0, 300.0
 """Time between two lines of progress; in CI, logs are read afterwards and need fewer lines."""
@@ -290,8 +300,7 @@ class SetpointPlugin:
         """Return a line with the caps that could not be set, and for how many items each."""
         if refused := self._refused_setpoints():
             named = (
-                f"{label} ({len(outcomes)} {'item' if len(outcomes) == 1 else 'items'})"
-                for label, outcomes in refused.items()
+                f"{label} ({counted(len(outcomes), 'item')})" for label, outcomes in refused.items()
             )
             yield f"{_kind(refused)}s that could not be set: {', '.join(named)}"
 
@@ -435,6 +444,24 @@ def _sentences(session: Session, report: Report) -> Iterator[str]:
 
 class BadOptionError(pytest.Collector.CollectError):
     """An option cannot work, as collection shows: the run ends as on any usage error."""
+
+
+def collection_error(
+    config: pytest.Config, error: GpuEnergyError | OSError
+) -> pytest.Collector.CollectError:
+    """Return what to raise while items are collected, for an error that an option causes.
+
+    A wrong input is an error of usage: in a worker, its controller is told.
+    """
+    problem = error_message(error)
+    if not isinstance(error, InputError):
+        return pytest.Collector.CollectError(problem)
+    if not hasattr(config, "workerinput"):
+        return BadOptionError(problem)
+    run: Any = config.pluginmanager.get_plugin(RUN)
+    if run is not None and run.session.link is not None:
+        run.session.link.tell(BAD_OPTION, problem, "")
+    return pytest.Collector.CollectError(problem)
 
 
 def shorten(

@@ -38,11 +38,11 @@ from pytest_gpuenergy.pytest_plugin.gate import VERDICT, GatePlugin, measures_en
 from pytest_gpuenergy.pytest_plugin.options import PytestOptions
 from pytest_gpuenergy.pytest_plugin.outputs import (
     OUTCOME,
-    BadOptionError,
     ProgressPlugin,
     SetpointOutcome,
     SetpointPlugin,
     check_outputs,
+    collection_error,
     header_lines,
     show_preheat,
     summary_lines,
@@ -145,15 +145,11 @@ class RunPlugin:
         try:
             setpoints = self.session.card.resolve_setpoints()
         except (GpuEnergyError, OSError) as error:
-            problem, bad_option = error_message(error), isinstance(error, InputError)
             deferring = self._config.pluginmanager.get_plugin(DEFERRING)
             if deferring is None:
-                if bad_option and self._crew is not None:
-                    raise BadOptionError(problem) from None
-                if bad_option and self.session.link is not None:
-                    self.session.link.tell(BAD_OPTION, problem, "")
-                raise pytest.Collector.CollectError(problem) from None
-            deferring.give_up(problem, BAD_OPTION if bad_option else UNUSABLE)
+                raise collection_error(self._config, error) from None
+            bad_option = isinstance(error, InputError)
+            deferring.give_up(error_message(error), BAD_OPTION if bad_option else UNUSABLE)
             setpoints = [CURRENT]  # other workers collect and run the rest
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)

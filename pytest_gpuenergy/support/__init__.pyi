@@ -125,9 +125,11 @@ from .statistics import (
 )
 from .text import (
     aligned as aligned,
+    counted as counted,
     emulated_mark as emulated_mark,
     fitted as fitted,
     joined_or_hashed as joined_or_hashed,
+    plain_numbers as plain_numbers,
     printable as printable,
     printable_output as printable_output,
     printable_text as printable_text,

@@ -134,6 +134,10 @@ def cuda_dir() -> Path:
     raise DeviceError(f"The CUDA sources beside {package} are missing: reinstall pytest-gpuenergy.")
 
 
+_TABLES = ("powercaps", "workloads")
+"""What ``[tool.gpuenergy]`` of a pyproject.toml contains."""
+
+
 def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]]:
     """Return ``[tool.gpuenergy.NAME]`` of the pyproject.toml in ``start`` or a folder above it.
 
@@ -146,7 +150,8 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
         The file, and the table, which is empty if there is no such file or table.
 
     Raises:
-        InputError: the file cannot be read, or the entry is not a table.
+        InputError: the file cannot be read, the entry is not a table, or ``[tool.gpuenergy]`` has
+            another entry than the `_TABLES`.
     """
     path = nearest(start, "pyproject.toml")
     if path is None:
@@ -156,6 +161,12 @@ def project_table(start: Path, name: str, of: str) -> tuple[Path, dict[str, Any]
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from None
     for key in ("tool", "gpuenergy", name):
+        if key == name and (unknown := sorted({*table} - {*_TABLES})):
+            raise InputError(
+                f"{path}: [tool.gpuenergy] has {unknown[0]!r:.40}, but only takes the tables "
+                f"{' and '.join(_TABLES)}: correct the name, or write options of pytest to "
+                "[tool.pytest.ini_options]."
+            )
         table = table.get(key, {})
         if not isinstance(table, dict):
             raise InputError(f"{path}: [tool.gpuenergy.{name}] must be a table of {of}.")

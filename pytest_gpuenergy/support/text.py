@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TextIO, cast
 
 _MIN_COLUMNS = 20
+_LARGE = re.compile(r"\b[0-9](?:\.[0-9]+)?e\+[0-9]{2}\b")
+"""Matches a number with an exponent for which it is written out: those above have three digits."""
 
 
 def printable(line: str) -> str:
@@ -43,6 +46,16 @@ def terminal_width(*, is_terminal: bool) -> int | None:
     if not (is_terminal or given):
         return None
     return max(_MIN_COLUMNS, int(columns) if given else shutil.get_terminal_size().columns)
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and a noun, which has an ``s`` or is ``plural`` unless the number is 1."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def plain_numbers(text: str) -> str:
+    """Return a text with ``1.8e+03``, as format makes of a large number, written as ``1800``."""
+    return _LARGE.sub(lambda found: f"{float(found[0]):.0f}", text)
 
 
 def show_section(terminalreporter: Any, title: str, lines: Iterable[str]) -> None:

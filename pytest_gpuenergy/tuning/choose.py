@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pytest_gpuenergy.engine import Typical, cost_ms
 from pytest_gpuenergy.kernels import Kernel, Origin
 from pytest_gpuenergy.record import Metric
-from pytest_gpuenergy.support import InputError, KernelFault
+from pytest_gpuenergy.support import InputError, KernelFault, counted
 from pytest_gpuenergy.tuning.raw_log import TRIALS_FILE, RawLog, Trial
 from pytest_gpuenergy.tuning.records import BANDS, Band, Measured
 from pytest_gpuenergy.tuning.search_space import RecipeForm, SearchSpace
@@ -134,7 +134,7 @@ class Chooser:
                 f"failed: {next(iter(self._wrong.values()))}"
             )
         if len(picks) < keep:
-            tell(f"{name}: there are only {len(picks)} kernels to keep instead of {keep}")
+            tell(f"{name}: only {counted(len(picks), 'kernel')} to keep instead of {keep}")
         indices = [self._good[pick.index].index for pick in picks]
         return [
             Chosen(index, pick.band, self._right[index])

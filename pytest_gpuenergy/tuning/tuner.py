@@ -30,6 +30,7 @@ from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
     KernelFault,
+    counted,
     csv_text,
     disk_folder,
     emulated_mark,
@@ -214,8 +215,8 @@ class Tuner:
         )
         if written:
             self.tell(
-                f"{tuning.workload.name}: already complete, with {len(trials)} trials; its "
-                f"{len(kept)} kernels are in {path}"
+                f"{tuning.workload.name}: already complete, with {counted(len(trials), 'trial')}; "
+                f"{counted(len(kept), 'kernel')} in {path}"
             )
         return written
 

@@ -10,9 +10,9 @@ Products of 8-bit numbers have scales, too: ``MNK=4096 layout=tn mode=e4m3 scali
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
 from pytest_gpuenergy.support import InputError, shown
@@ -29,6 +29,7 @@ from pytest_gpuenergy.workloads.matrix_products import (
     product_name,
 )
 from pytest_gpuenergy.workloads.modes import MODES
+from pytest_gpuenergy.workloads.variants import in_variants, parse_variants
 from pytest_gpuenergy.workloads.workload import Workload, WorkloadKind, check_parameter_names
 
 GRAMMAR = "M=1024 N=2048 K=3072"
@@ -65,25 +66,40 @@ class GemmRequest:
     layouts: tuple[Gemm, ...] = ()
 
 
-def parse_requests(text: str) -> list[GemmRequest]:
+def parse_requests(text: str, modes: str | None = None) -> list[GemmRequest]:
     """Return the matrix products that a text describes, separated by ``;``.
 
+    With ``modes``, separated by commas, each is in the layouts that it names and all of the modes.
+
     Raises:
-        InputError: the text is not understood, or a size is missing, given twice or out of range.
+        InputError: the text or a mode is not understood, a size is missing, given twice or out of
+            range, or a product has another mode already.
     """
     parts = [part for part in (part.strip() for part in text.split(";")) if part]
     if not parts:
         raise InputError(f"No matrix product is named: give its sizes, such as {GRAMMAR!r}.")
-    return [_request(part) for part in parts]
+    variants = parse_variants(modes)
+    return [
+        replace(request, layouts=tuple(_products_among(in_variants(request.layouts, variants))))
+        for request in map(_request, parts)
+    ]
 
 
-def measured_products(text: str) -> list[Gemm]:
+def _products_among(found: Iterable[Workload]) -> Iterator[Gemm]:
+    return (workload for workload in found if isinstance(workload, Gemm))
+
+
+def measured_products(text: str, modes: str | None = None) -> list[Gemm]:
     """Return the matrix products that a text describes, each once; see `search_options_notice`.
 
+    Args:
+        text: sizes and options of products, separated by semicolons.
+        modes: those in which each product is wanted, separated by commas; None for its own.
+
     Raises:
-        InputError: as of `parse_requests`.
+        InputError: as of `parse_requests`, or as of `parse_variants` and `in_variants`.
     """
-    layouts = (product for request in parse_requests(text) for product in request.layouts)
+    layouts = (product for request in parse_requests(text, modes) for product in request.layouts)
     return list({product.name: product for product in layouts}.values())
 
 
@@ -165,6 +181,11 @@ def _request(text: str) -> GemmRequest:
     if groups := words.get("groups"):
         sizes.setdefault("M", sum(group_rows(groups)))
     leading = {name: _whole(name, words.pop(name)) for name in LEADING if name in words}
+    if zero := [name for name, distance in leading.items() if not distance]:
+        raise InputError(
+            f"{text!r} has {zero[0]}=0: leave it out where rows follow one another, or give the "
+            "distance between them in elements."
+        )
     switches = {
         name: {"0": False, "1": True}.get(word, word)
         for name in SWITCHES

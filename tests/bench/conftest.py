@@ -59,10 +59,9 @@ class Bench:
     def refuses(self, *arguments: str, said: str) -> None:
         """Check that the run ends with one sentence, no traceback, and nothing measured."""
         result = self.run(*arguments)
-        assert result.ret != pytest.ExitCode.OK
-        result.stdout.fnmatch_lines([said.replace("[", "[[]")])
-        assert result.parseoutcomes().get("errors", result.parseoutcomes().get("error")) == 1
-        text = result.stdout.str()
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"ERROR: {said}".replace("[", "[[]")])
+        text = result.stdout.str() + result.stderr.str()
         assert "Traceback" not in text
         assert "conftest.py:" not in text
         assert not (self.path / ".gpuenergy").exists()

@@ -76,9 +76,9 @@ def test_a_record_that_is_a_program_is_refused_and_never_run(bench, monkeypatch)
     assert '"threadIdx.x"' in text
     path.write_text(text.replace('"threadIdx.x"', json.dumps(LAMBDA)))
     result = bench.run("--records", "mine", "--powercap", "1")
-    assert result.ret != pytest.ExitCode.OK
-    result.stdout.re_match_lines(
-        [r"The record file .* in records\[0\] instruction \d+ of the trace \(Bind\) has the .*"]
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.re_match_lines(
+        [r"ERROR: The record file .* in records\[0\] instruction \d+ of the trace \(Bind\) has .*"]
     )
     assert "well-kept" not in result.stdout.str() + result.stderr.str()
 

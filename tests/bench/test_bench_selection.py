@@ -102,11 +102,13 @@ def test_layers_of_a_network_run_with_the_records_of_their_shape(bench, argument
         (["--case", "2", "--mode", "3xtf32"], ["case2_3xtf32"]),
         (["--case", "case2_tf32_nhwc,case3"], ["case2_tf32_nhwc", "case3"]),
         (["--network", "yolo", "--mode", "3xtf32"], ["yolo08_3xtf32"]),
+        (["--case", "2", "--mode", "tf32", "--bias", "--relu"], ["case2_tf32_bias_relu"]),
     ],
 )
 def test_other_modes_are_collected_where_they_are_named(bench, arguments, layers):
     bench.give_records(1)
-    for options in ({"mode": "3xtf32"}, {"mode": "tf32", "layout": "nhwc"}):
+    ends = {"mode": "tf32", "bias": True, "relu": True}
+    for options in ({"mode": "3xtf32"}, {"mode": "tf32", "layout": "nhwc"}, ends):
         bench.give_record(CASES["case2"].varied(**options))
     assert bench.ids("--powercap", "1", *arguments) == [f"{layer}-k01-200W" for layer in layers]
 

@@ -83,9 +83,9 @@ def test_nobody_contends_who_is_not_asked(folder, arguments):
 )
 def test_what_cannot_be_compared_is_told(folder, arguments, told):
     result = folder.runpytest_inprocess(NAMED, "--powercap", "1", *arguments)
-    result.stdout.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([f"ERROR: {told}"])
     assert "Traceback" not in result.stdout.str()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_contender_of_products_only_takes_no_part_and_is_told(folder):

@@ -181,10 +181,10 @@ def test_a_product_in_another_mode_than_the_option_names_is_refused(folder):
     result = folder.runpytest_inprocess(
         NAMED, "--gemm", "MNK=8 layout=nn mode=tf32", "--mode", "float16"
     )
-    result.stdout.fnmatch_lines(
-        ["gemm_8x8x8_nn_tf32 has the mode tf32, and --mode names float16: leave out one of *"]
+    result.stderr.fnmatch_lines(
+        ["ERROR: gemm_8x8x8_nn_tf32 has the mode tf32, and --mode names float16: leave out one *"]
     )
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_layout_of_convolutions_has_no_effect_on_products(folder):
@@ -194,8 +194,8 @@ def test_a_layout_of_convolutions_has_no_effect_on_products(folder):
 
 def test_a_missing_folder_of_records_is_told(folder):
     result = folder.runpytest_inprocess(NAMED, "--gemm", "MNK=8", "--records", "none")
-    result.stdout.fnmatch_lines(["*none: there is no such folder; name one that has record files*"])
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stderr.fnmatch_lines(["ERROR: *none: there is no such folder; name one that has *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_a_missing_folder_of_records_is_told(folder):
 )
 def test_bad_sizes_are_told_in_one_sentence(folder, sizes, told):
     result = folder.runpytest_inprocess(NAMED, "--gemm", sizes)
-    result.stdout.fnmatch_lines([told])
+    result.stderr.fnmatch_lines([f"ERROR: {told}"])
     assert "Traceback" not in result.stdout.str()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 @pytest.mark.slow
@@ -328,8 +328,8 @@ def test_what_cutlass_needs_is_checked_before_anything_is_measured(folder):
         "*is no program that can*",
     ):
         result = folder.runpytest_inprocess(NAMED, *arguments, *given)
-        result.stdout.fnmatch_lines([told])
-        assert result.ret == pytest.ExitCode.INTERRUPTED
+        result.stderr.fnmatch_lines([f"ERROR: {told}"])
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
         version.write_text("#define CUTLASS_MAJOR 4\n")
     (folder.path / "profiler").touch(0o755)
     result = folder.runpytest_inprocess(NAMED, *arguments, *given)

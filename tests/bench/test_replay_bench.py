@@ -75,8 +75,8 @@ def test_a_model_on_several_gpus_is_for_the_command(folder):
     path = folder.path / "bloom/profile.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "ranks": 2}))
     result = folder.runpytest_inprocess(NAMED, "--model", "bloom", *EMULATED)
-    result.stdout.fnmatch_lines(["*which an item cannot hold: replay it with gpuenergy replay*"])
-    result.assert_outcomes(errors=1)
+    result.stderr.fnmatch_lines(["ERROR: *which an item cannot hold: replay it with gpuenergy *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder):
@@ -131,12 +131,12 @@ def test_a_step_that_takes_too_many_joules_per_token_fails(folder, bounds, faile
 )
 def test_bad_options_are_told_in_one_sentence(folder, options, sentence):
     result = folder.runpytest_inprocess(NAMED, *EMULATED, *options)
-    assert result.ret != 0
-    result.stdout.fnmatch_lines([f"*{sentence}*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{sentence}*"])
 
 
 def test_a_damaged_profile_is_told_in_one_sentence(folder):
     Path(folder.path, "bloom/operator_calls.jsonl").write_text("garbage")
     result = folder.runpytest_inprocess(NAMED, *EMULATED, "--model", "bloom")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines(["*Line 1 of * is not a call*profile again.*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *Line 1 of * is not a call*profile again.*"])

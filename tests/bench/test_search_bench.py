@@ -162,12 +162,12 @@ def test_results_that_cannot_be_used_are_told_in_one_sentence(folder, content, s
         (place := folder.path / "out/kernels/_scale/best").mkdir(parents=True)
         (place / "control.json").write_text(content)
     result = folder.runpytest_inprocess(NAMED, *EMULATED, "--search-out", "out")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines([f"*{sentence}*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: *{sentence}*"])
 
 
 def test_a_variant_in_another_language_is_told(folder, searched):
     keep(searched, language="triton", source=TRITON)
     result = folder.runpytest_inprocess(NAMED, *EMULATED, "--search-out", "out")
-    assert result.ret != 0
-    result.stdout.fnmatch_lines(["* is of a kernel in triton: name results of this spec."])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: * is of a kernel in triton: name results of this spec."])

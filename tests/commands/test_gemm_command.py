@@ -79,6 +79,16 @@ def test_each_product_is_tuned_in_both_layouts(tuned, tmp_path):
 
 
 @pytest.mark.slow
+def test_modes_of_all_products_can_be_given_at_once(tuned, tmp_path):
+    words = ["MNK=64 layout=tn t=7", "--mode", "3xtf32,float16"]
+    assert main(["gemm", "tune", *words, *EMULATED, "--out", str(tmp_path)]) == 0
+    assert tuned == [
+        Tuned("gemm_64x64x64_tn_3xtf32", "template", 7),
+        Tuned("gemm_64x64x64_tn_float16", "template", 7),
+    ]
+
+
+@pytest.mark.slow
 def test_sizes_need_no_quotes(tuned, tmp_path):
     words = ["M=8", "N=16", "K=32", "layout=nn"]
     assert main(["gemm", "tune", *words, *EMULATED, "--out", str(tmp_path)]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from recorded_profile import BLOOM, copy_bloom
 
 from pytest_gpuenergy.cli import main
+from pytest_gpuenergy.commands import gemm
+from pytest_gpuenergy.support import run_child
 
 EMULATED = ("--gpu-device", "emulated", "--powercap", "current")
 
@@ -45,6 +48,9 @@ def test_contenders_are_measured_and_written_by_size(elsewhere):
         (["MNK=8", "--contender", "cutlass_profiler"], "needs --cutlass-profiler PATH"),
         (["MNK=8", "--records", "none"], "--records none: there is no such folder"),
         ([], "Name matrix products by their sizes, or --model RUN."),
+        (["MNK=8", "--mode", "fp16"], "--mode 'fp16' is not known"),
+        (["MNK=8 mode=tf32", "--mode", "float16"], "has the mode tf32, and --mode names float16"),
+        (["--model", "none", "--mode", "tf32"], "--mode is for SIZES"),
         (["MNK=8", "--json"], "--json is for --model RUN"),
         (["MNK=8", "--step", "1"], "--step is for --model RUN"),
         (["MNK=8", "--model", "none"], "SIZES and --model name different products"),
@@ -58,6 +64,22 @@ def test_bad_input_is_told_before_pytest_starts(arguments, told, capfd):
     captured = capfd.readouterr()
     assert told in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.slow
+def test_a_run_that_another_command_begins_meanwhile_is_left_alone(elsewhere, monkeypatch):
+    def run_and_see_another_begin(*arguments, **options):
+        ended = run_child(*arguments, **options)
+        (own,) = (elsewhere / ".gpuenergy/runs").iterdir()
+        other = shutil.copytree(own, own.with_name("20990101T000000-aaaaaa"))
+        (other / "measurements.jsonl").write_text("")
+        (elsewhere / ".gpuenergy/latest").write_text(f"{other.name}\n")
+        return ended
+
+    monkeypatch.setattr(gemm, "run_child", run_and_see_another_begin)
+    arguments = ["MNK=8 layout=nn", "--contender", "template", *EMULATED, "--out", "out"]
+    assert main(["gemm", "perf", *arguments]) == 0
+    assert (elsewhere / "out/M=8_N=8_K=8/best_perf.txt").exists()
 
 
 @pytest.mark.slow

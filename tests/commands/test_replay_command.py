@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -213,6 +214,13 @@ class TestRecordedFigures:
     """Replayed on the emulated GPU, without PyTorch."""
 
     @pytest.mark.slow
+    def test_large_numbers_are_written_out(self, recorded, capsys):
+        emulated(recorded)
+        figures = capsys.readouterr()
+        assert re.search(r"gaps \+1[0-9]{3} in", figures.out)
+        assert not re.search(r"[0-9]e\+", figures.out + figures.err)
+
+    @pytest.mark.slow
     def test_what_is_not_recorded_counts_as_missing(self, recorded, capsys):
         path = recorded / "results/measurements.jsonl"
         first, *others = path.read_text().splitlines()
@@ -298,7 +306,9 @@ class TestRecordedFigures:
         assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
 
     @pytest.mark.slow
-    def test_after_an_interrupt_resume_measures_what_is_left(self, recorded, monkeypatch):
+    def test_an_interrupt_leaves_a_report_and_resume_measures_what_is_left(
+        self, recorded, monkeypatch
+    ):
         plain, labels = Harness.measure_callable, []
 
         def counted(self: Harness, repeater: Any, workload: Any, *others: Any, **more: Any) -> Any:
@@ -310,7 +320,11 @@ class TestRecordedFigures:
         chosen = ("--kernels", "c229cf67f982a,c2323a1c5dcac,c26eb79f3abd8,c9e873a28b0f1")
         with monkeypatch.context() as patched:
             patched.setattr(Harness, "measure_callable", counted)
-            assert emulated(recorded, *chosen)[0] != 0
+            status, report = emulated(recorded, *chosen)
+        assert status == 130
+        assert len(report["measurements"]) == 9
+        assert {one["level"] for one in report["accounts"]} == {"graph", "eager", "layers"}
+        assert all(len(one["missing"]) > 0 for one in report["accounts"])
         results = recorded / "results-emulated/measurements.jsonl"
         begun = results.read_text()
         assert len(begun.splitlines()) == 9

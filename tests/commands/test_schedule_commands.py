@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,21 @@ class TestTwoSizes:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_replay_that_ends_early_leaves_the_sizes_that_it_has_measured(tmp_path):
+    run = two_sizes(tmp_path / "sizes")
+    (run / "b2-t1024/operator_calls.jsonl").write_text("broken\n")
+    outcome = ended(
+        2,
+        *("replay", run, "--schedule", written(tmp_path / "steps.csv", TWO)),
+        *("--gpu-device", "emulated:h200"),
+    )
+    assert "sizes to replay: decode 1 x 1024, decode 2 x 1024, prefill 1 x 1024" in outcome.err
+    report = json.loads((run / "results-emulated/serving_report.json").read_text())
+    assert {one["step"]["batch"] for one in report["steps"]} == {1}
+    assert report["missing"]["graph, current"] == "no sum, for want of decode 2 x 1024"
+
+
 def test_the_time_of_a_step_is_shown_beside_that_for_arrivals(tmp_path):
     trace = written(tmp_path / "trace.csv", "arrival_s,prompt_tokens,new_tokens\n0,1000,9\n")
     options = ("--bucket-tokens", "1024", "--step-ms", "7.5", "--gpu-device", "emulated:h200")
@@ -125,7 +141,7 @@ def test_the_time_of_a_step_is_shown_beside_that_for_arrivals(tmp_path):
 def test_a_size_without_profile_is_refused_with_the_command_for_it(tmp_path):
     schedule = written(tmp_path / "steps.csv", ONE + "decode,4,1024,9\ndecode,1,1025,9\n")
     error = refused(copy_bloom(tmp_path / "bloom"), schedule)
-    assert "has no profile for decode 1 x 1025 and 1 other steps" in error
+    assert "has no profile for decode 1 x 1025 and 1 other step of" in error
     assert f"gpuenergy profile bloom-560m --schedule {schedule}" in error
 
 
@@ -133,7 +149,17 @@ def test_the_command_for_missing_sizes_batches_as_the_replay(tmp_path):
     trace = written(tmp_path / "trace.csv", "prompt_tokens,new_tokens\n9,2\n")
     options = ("--max-batch", "3", "--step-ms", "20")
     error = refused(copy_bloom(tmp_path / "bloom"), trace, *options)
-    assert f"--schedule {trace} --max-batch 3 --step-ms 20.0 --out" in error
+    assert f"--schedule {trace} --max-batch 3 --step-ms 20.0" in error
+
+
+def test_the_command_for_missing_sizes_profiles_the_same_program(tmp_path):
+    schedule = written(tmp_path / "my steps.csv", ONE + "decode,4,1024,9\n")
+    error = refused(copy_bloom(tmp_path / "bloom"), schedule)
+    command = error.partition("write them with ")[2].rstrip(".\n")
+    words = shlex.split(command)
+    assert words[words.index("--schedule") + 1] == str(schedule)
+    assert words[words.index("--dtype") + 1] == "float16"
+    assert words[words.index("--attention") + 1] == "eager"
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):

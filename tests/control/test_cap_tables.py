@@ -188,6 +188,14 @@ def test_a_table_that_is_no_list_of_watts_is_refused(tmp_path, table):
 
 
 @pytest.mark.parametrize(
+    "text", ['[tool.gpuenergy.powercap]\n"NVIDIA L4" = [40]', '[tool.gpuenergy]\ngpu_device = "0"']
+)
+def test_a_table_that_nothing_reads_is_refused(tmp_path, text):
+    with pytest.raises(InputError, match="only takes the tables powercaps and workloads"):
+        project_tables(project(tmp_path, text))
+
+
+@pytest.mark.parametrize(
     "text", ["tool = 3", "[tool]\ngpuenergy = [1]", "[tool.gpuenergy]\npowercaps = [1]"]
 )
 def test_a_section_of_another_kind_is_refused(tmp_path, text):

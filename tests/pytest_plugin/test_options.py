@@ -125,6 +125,10 @@ TABLE = "this GPU's table has the caps 1 to 5 (200 W, 325 W, 450 W, 575 W, 700 W
         ("--powercap=9", f"--powercap 9: {TABLE} 9W for watts."),
         ("--powercap=300", f"--powercap 300: {TABLE} 300W for watts."),
         ("--powercap=50W", "--powercap 50W: this GPU accepts 200 W to 700 W."),
+        (
+            "--powercap=50W test_scale.py::test_scale",  # collected within another collector
+            "--powercap 50W: this GPU accepts 200 W to 700 W.",
+        ),
         ("--smclock=1501MHz", "--smclock 1501MHz: 1501 MHz is none of * 1500 MHz and 1515 MHz *."),
     ],
 )

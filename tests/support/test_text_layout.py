@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from pytest_gpuenergy.support import aligned, fitted, shortened, span, wrapped
+from pytest_gpuenergy.support import (
+    aligned,
+    counted,
+    fitted,
+    plain_numbers,
+    shortened,
+    span,
+    wrapped,
+)
 
 WORDS = st.text("ab1", max_size=8)
 
@@ -82,3 +90,21 @@ def test_a_shortened_name_keeps_both_ends(name, length):
         start, end = short.split("…")
         assert name.startswith(start)
         assert name.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("7200 ±1e+02 mJ", "7200 ±100 mJ"),
+        ("gaps +1.8e+03 in -4.008e+04", "gaps +1800 in -40080"),
+        ("1e-05 and 1.5e+300", "1e-05 and 1.5e+300"),
+        ("kernel_1e+02x", "kernel_1e+02x"),
+    ],
+)
+def test_large_numbers_have_no_exponent(text, plain):
+    assert plain_numbers(text) == plain
+
+
+def test_a_noun_has_a_plural_unless_there_is_one():
+    assert [counted(n, "launch", "launches") for n in (0, 1)] == ["0 launches", "1 launch"]
+    assert counted(2, "kernel") == "2 kernels"

@@ -205,7 +205,7 @@ def test_a_workload_that_is_done_is_passed_over(tune, copy):
     again = tune(copy)
     assert (again.timed, again.confirmed, again.results) == ([], [], [])
     (path,) = copy.glob("one_*.json")
-    kept = f"its 4 kernels are in {path}"
+    kept = f"4 kernels in {path}"
     assert again.told == [f"one: already complete, with 6 trials; {kept}"]
 
 
@@ -289,7 +289,7 @@ def test_no_kernel_is_confirmed_twice(tune, copy):
 def test_too_few_kernels_are_told(tune, copy):
     search = tune(copy, keep=25)
     assert search.result.kept == 5
-    assert "one: there are only 5 kernels to keep instead of 25" in search.told
+    assert "one: only 5 kernels to keep instead of 25" in search.told
 
 
 def test_no_right_kernel_is_an_error(tune, copy):

@@ -143,6 +143,7 @@ def test_the_old_options_choose_the_tuner(option, tuner, in_background):
         ("MNK=-4", "is not understood"),
         ("MNK=999999999", "more elements than 32-bit indices"),
         ("MNK=16 lda=999999999", "a matrix A of 16 rows of 999999999, which are more elements"),
+        ("MNK=16 ldc=0", "has ldc=0: leave it out where rows follow one another"),
         ("M=4 K=4", "does not say what N is"),
         ("t=5", "does not say what M and N and K are"),
         ("MNK=4 M=5", "gives M twice"),

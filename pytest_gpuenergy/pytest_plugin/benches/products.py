@@ -16,6 +16,7 @@ import pytest
 
 from pytest_gpuenergy import engine, report as reports, tuners
 from pytest_gpuenergy.pytest_plugin.declared_options import RUN, runs_items
+from pytest_gpuenergy.pytest_plugin.outputs import collection_error
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -234,7 +235,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         tuners.check_cutlass(_path(config, "--cutlass"), _path(config, "--cutlass-profiler"))
         contenders = chosen_contenders(config, Gemm.kind)
     except GpuEnergyError as error:
-        raise pytest.Collector.CollectError(str(error)) from None
+        raise collection_error(metafunc.config, error) from None
     metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
     if "contender" in metafunc.fixturenames:
         metafunc.parametrize("contender", contenders)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuenergy import devices, engine, record, replay
+from pytest_gpuenergy.pytest_plugin.outputs import collection_error
 from pytest_gpuenergy.support import GpuEnergyError, InputError, emulated_mark, is_file, nearest
 
 PROFILES = Path("bench", "profiles")
@@ -94,7 +95,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         _bounds(metafunc.config)  # reports a mistake now
         found = [item for profile in profiles(metafunc.config) for item in _replay_items(profile)]
     except GpuEnergyError as error:
-        raise pytest.Collector.CollectError(str(error)) from None
+        raise collection_error(metafunc.config, error) from None
     names = [item.name for item in found]
     metafunc.parametrize("replayable", found, ids=names, indirect=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuenergy import devices, kernels, report as reports, search, workloads
+from pytest_gpuenergy.pytest_plugin.outputs import collection_error
 from pytest_gpuenergy.support import (
     GpuEnergyError,
     InputError,
@@ -62,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         chosen = variants(metafunc.config)
     except GpuEnergyError as error:
-        raise pytest.Collector.CollectError(str(error)) from None
+        raise collection_error(metafunc.config, error) from None
     metafunc.parametrize("variant", chosen, ids=[each.name for each in chosen], indirect=True)
 
 

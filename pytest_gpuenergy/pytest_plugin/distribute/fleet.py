@@ -38,7 +38,7 @@ from pytest_gpuenergy.pytest_plugin.declared_options import (
     VERIFY_ONLY,
 )
 from pytest_gpuenergy.pytest_plugin.distribute.link import BOARDS
-from pytest_gpuenergy.support import GpuEnergyError, InputError, printable
+from pytest_gpuenergy.support import GpuEnergyError, InputError, counted, printable
 
 _RESTARTS_PER_SLOT = 4
 """Limit of workers that replace lost ones; pytest-xdist has the same limit for ``-n``."""
@@ -117,9 +117,7 @@ class FleetPlugin:
         slots = self._found.slots
         hosts = Counter(slot.host for slot in slots)
         named = ", ".join(f"{host} ({count})" for host, count in hosts.items())
-        lines = [
-            f"fleet: {self._fleet}: {len(slots)} worker{'' if len(slots) == 1 else 's'}: {named}"
-        ]
+        lines = [f"fleet: {self._fleet}: {counted(len(slots), 'worker')}: {named}"]
         lines += [f"fleet: left out: {sentence}" for sentence in self._found.left_out]
         return list(map(printable, lines))
 

@@ -17,7 +17,7 @@ from pytest_gpuenergy.replay.account.call_figures import (
     half_width_mj,
     time_ms_of,
 )
-from pytest_gpuenergy.support import aligned
+from pytest_gpuenergy.support import aligned, plain_numbers
 
 SHOWN = 5
 """The number of changes of a step in the terminal."""
@@ -110,4 +110,4 @@ def change_lines(found: Sequence[ChangeSaving], step: str) -> Iterator[str]:
         )
         for saving in shown
     ]
-    yield from aligned([header, *rows])
+    yield from aligned([header, *([*map(plain_numbers, row)] for row in rows)])

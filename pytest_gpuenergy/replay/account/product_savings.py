@@ -18,7 +18,7 @@ from pytest_gpuenergy.record import (
 )
 from pytest_gpuenergy.replay.extract.model_products import ModelProducts, ProductCalls
 from pytest_gpuenergy.report import Report, energy, spread, time
-from pytest_gpuenergy.support import fitted, wrapped
+from pytest_gpuenergy.support import fitted, plain_numbers, wrapped
 from pytest_gpuenergy.workloads import Gemm
 
 NOW = "cublas"
@@ -397,4 +397,4 @@ def _words(quantity: Quantity, words: Callable[[float], str]) -> str:
 
 def _saved(quantity: Quantity, unit: str) -> str:
     half = "" if quantity.half_width is None else f" ±{quantity.half_width:.2g}"
-    return f"{quantity.value:.3g}{half} {unit}"
+    return plain_numbers(f"{quantity.value:.3g}{half} {unit}")

@@ -13,7 +13,14 @@ from pytest_gpuenergy.replay.account.account import GRAPH, Account, Saving, Tota
 from pytest_gpuenergy.replay.account.change_savings import ChangeSaving, change_lines
 from pytest_gpuenergy.replay.profile_folder import ProfileRecord
 from pytest_gpuenergy.report import document_schema
-from pytest_gpuenergy.support import aligned, dump, emulated_mark, plain, write_atomically
+from pytest_gpuenergy.support import (
+    aligned,
+    dump,
+    emulated_mark,
+    plain,
+    plain_numbers,
+    write_atomically,
+)
 
 RESULTS = {False: "results", True: "results-emulated"}
 """The folder of the results within that of the profile, by whether the GPU is emulated."""
@@ -227,7 +234,7 @@ def _parts(account: Account, step: str) -> Iterator[str]:
         )
         for part in shown
     ]
-    yield from aligned([header, *rows])
+    yield from aligned([header, *([*map(plain_numbers, row)] for row in rows)])
 
 
 def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
@@ -250,4 +257,4 @@ def _savings(found: Sequence[Saving], step: str) -> Iterator[str]:
         )
         for saving in found[:_SHOWN]
     ]
-    yield from aligned([header, *rows])
+    yield from aligned([header, *([*map(plain_numbers, row)] for row in rows)])

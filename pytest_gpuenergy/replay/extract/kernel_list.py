@@ -23,7 +23,7 @@ from pytest_gpuenergy.replay.extract.trace import (
     with_nulls,
 )
 from pytest_gpuenergy.replay.extract.unique_kernels import UniqueKernel, identity
-from pytest_gpuenergy.support import FormError, InputError, decode, read_unpacked
+from pytest_gpuenergy.support import FormError, InputError, counted, decode, read_unpacked
 
 _LARGEST_BYTES = 1 << 28
 _UNITS_US = {"_us": 1.0, "_ms": 1e3, "_ns": 1e-3, "": 1.0}
@@ -170,7 +170,7 @@ def read_list(path: Path) -> tuple[list[UniqueKernel], list[str]]:
     if not found:
         raise InputError(f"{path} has no kernels: name another file, or a trace.")
     notes = [
-        f"{name} is not understood in {len(numbers)} {'line' if len(numbers) == 1 else 'lines'}, "
+        f"{name} is not understood in {counted(len(numbers), 'line')}, "
         f"such as line {numbers[0]}, and left out there"
         for name, numbers in unread.items()
     ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import shutil
 from codecs import BOM_UTF8
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
@@ -24,9 +25,11 @@ from pytest_gpuenergy.support import (
     FormError,
     InputError,
     ReportError,
+    counted,
     decode,
     is_file,
     read_unpacked,
+    shown,
     written_atomically,
 )
 
@@ -39,11 +42,12 @@ _LONGEST_US = 1e17
 
 _NO_NUMBER = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*")'
-    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
+    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b(?:\(\w*\))?|-?\b1\.#(?:inf|ind|[qs]nan)\d*\b"
+    rb"|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
     re.IGNORECASE | re.DOTALL,
 )
 """A string, which is kept; or a number that tools print although JSON has no such number, or that
-is larger than any float."""
+is larger than any float. Windows prints ``-nan(ind)`` and once printed ``1.#INF``."""
 
 _EXACT_US = 1e13
 """The longest time in microseconds of which a float still has the nanoseconds."""
@@ -51,6 +55,8 @@ _EXACT_US = 1e13
 _DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
 """Events that PyTorch 2.11 records as operators, in which Python decides what an operator does."""
 
+_ON_GPU = frozenset({"kernel", "copy", "set"})
+"""The categories of what runs on a GPU."""
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
@@ -62,8 +68,8 @@ class Event(Struct, frozen=True, gc=False):
         ph: The type of the event; ``X`` has a begin and a duration.
         cat: The category, as the profiler names it.
         name: The name of the kernel, operator or annotation.
-        ts: The begin, in microseconds.
-        dur: The duration, in microseconds.
+        ts: The begin, in microseconds; NaN where the trace has none.
+        dur: The duration, in microseconds; NaN where the trace has none.
         pid: The process, as the tool that wrote the trace names it.
         tid: The thread of the process, or the stream of a GPU.
         args: Everything else that the profiler has recorded.
@@ -72,8 +78,8 @@ class Event(Struct, frozen=True, gc=False):
     ph: str = ""
     cat: str | None = None
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = math.nan
+    dur: float = math.nan
     pid: int | float | str | None = None
     tid: int | float | str | None = None
     args: dict[str, Any] | None = None
@@ -167,28 +173,37 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    complete = [event for event in events if event.ph == "X"]
-    lasting = [event for event in complete if event.dur >= 0]
+    lasting = [event for event in events if event.ph == "X" and not _flaw(event)]
     if notes is not None:
         notes += _left_out(unread, "that cannot be read")
-        notes += _left_out(len(complete) - len(lasting), "with a negative duration")
-    for event in lasting:
-        if abs(event.ts) > _LONGEST_US or event.dur > _LONGEST_US:
-            raise InputError(
-                f"{path} has an event at {event.ts:g} µs that takes {event.dur:g} µs, which is no "
-                "time of a clock: write the trace again."
-            )
+        for flaw, count in sorted(Counter(filter(None, map(_flaw, events))).items()):
+            notes += _left_out(count, flaw)
     if any(abs(event.ts) > _EXACT_US for event in lasting):
         moments = zip(
             _decoded(content, list[_Moment], _TraceDocument[_Moment]), events, strict=True
         )
-        exact = [moment.ts for moment, event in moments if event.ph == "X" and event.dur >= 0]
+        exact = [moment.ts for moment, event in moments if event.ph == "X" and not _flaw(event)]
         base = min(exact).to_integral_value(ROUND_FLOOR)
         lasting = [
             msgspec.structs.replace(event, ts=float(ts - base))
             for ts, event in zip(exact, lasting, strict=True)
         ]
     return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+
+
+def _flaw(event: Event) -> str:
+    """Return what is wrong with the times of an event that should have some.
+
+    The words follow the event's name. Other events than of a GPU may have no duration.
+    """
+    if event.ph != "X":
+        return "without a begin or a duration" if event.category in _ON_GPU else ""
+    if event.dur < 0:
+        return "with a negative duration"
+    if not (abs(event.ts) <= _LONGEST_US and event.dur <= _LONGEST_US):
+        known = math.isfinite(event.ts) and math.isfinite(event.dur)
+        return "at no time of a clock" if known else "without a begin or a duration"
+    return ""
 
 
 def with_nulls(content: bytes) -> bytes:
@@ -223,8 +238,8 @@ def _left_out(count: int, what: str) -> list[str]:
     """Return a sentence about events that are left out, if there are any."""
     if not count:
         return []
-    events = "event" if count == 1 else "events"
-    return [f"{count} {events} {what} {'is' if count == 1 else 'are'} left out: profile again"]
+    verb = "is" if count == 1 else "are"
+    return [f"{counted(count, 'event')} {what} {verb} left out: profile again"]
 
 
 def write_trace(profiler: Any, path: Path) -> None:
@@ -265,6 +280,14 @@ _NUMBERS = {
     "call": re.compile(r"^call (\d{1,9})$"),
     "run": re.compile(r"^run (\d{1,9})$"),
 }
+
+
+_SERVED = re.compile(
+    r"^step\[extend\b"
+    r"|^execute_(?:\d+_)?context_(?P<prompts>\d{1,9})\(.*\)_generation_(?P<generated>\d{1,9})\("
+)
+"""A prefill of SGLang, such as ``step[EXTEND bs=1 toks=512]``, and a step of vLLM, such as
+``execute_context_1(512)_generation_8(8)``, with the numbers of sequences."""
 
 
 class CalledOperator(Struct, frozen=True):
@@ -366,6 +389,20 @@ class _Around(NamedTuple):
 _NOWHERE = _Around()
 
 
+def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[TraceLaunch]:
+    """Return the launches that belong to a CUDA graph, which a trace names no operators of."""
+    graphs = {
+        _correlation(event)
+        for event in events
+        if event.category == "call" and "graphlaunch" in event.name.lower()
+    }
+    return [
+        launch
+        for launch in launched
+        if launch.correlation is not None and launch.correlation in graphs
+    ]
+
+
 def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """Return everything that ran on the GPU, in the order of its begin.
 
@@ -379,7 +416,7 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     operators.pop(None, None)
     found = []
     for event in events:
-        if event.category not in ("kernel", "copy", "set"):
+        if event.category not in _ON_GPU:
             continue
         place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
         if place.innermost is None and named is not None:
@@ -430,7 +467,23 @@ def _annotated(name: str) -> tuple[tuple[tuple[str, int], ...], str | None]:
     lower = name.lower()
     hits = ((key, form.search(lower)) for key, form in _NUMBERS.items())
     numbers = tuple((key, int(hit[1])) for key, hit in hits if hit)
-    return numbers, next((word for word in PHASES if word in lower), None)
+    return numbers, _phase_of(lower)
+
+
+def _phase_of(name: str) -> str | None:
+    """Return the phase that the name of an annotation, in lower case, tells.
+
+    Steps of servers count as `_SERVED` has them. One that reads prompts and generates has none.
+    """
+    if served := _SERVED.search(name):
+        prompts, generated = (served[part] for part in ("prompts", "generated"))
+        if prompts is None:
+            return "prefill"
+        found = [
+            word for word, count in zip(PHASES, (prompts, generated), strict=True) if int(count)
+        ]
+        return found[0] if len(found) == 1 else None
+    return next((word for word in PHASES if word in name), None)
 
 
 class _Thread:
@@ -519,9 +572,9 @@ def _launch(event: Event, place: _Around) -> TraceLaunch:
         call=numbers.get("call"),
         grid=_sizes(event.arg("grid")),
         block=_sizes(event.arg("block")),
-        shared_memory_bytes=_whole(event.arg("shared memory")),
-        registers=_whole(event.arg("registers per thread")),
-        bytes=_whole(event.arg("bytes")),
+        shared_memory_bytes=_amount(event.arg("shared memory")),
+        registers=_amount(event.arg("registers per thread")),
+        bytes=_amount(event.arg("bytes")),
         device=_whole(event.arg("device")),
         stream=_whole(event.arg("stream")),
         correlation=_whole(event.arg("correlation")),
@@ -545,8 +598,41 @@ def _whole(value: object) -> int | None:
     return None
 
 
+def _amount(value: object) -> int | None:
+    """Return a whole number that is not negative; None for anything else."""
+    number = _whole(value)
+    return number if number is not None and number >= 0 else None
+
+
 def _sizes(value: object) -> Sizes | None:
     if not isinstance(value, list) or len(value) != 3:
         return None
-    found = [number for number in map(_whole, value) if number is not None]
+    found = [number for number in map(_amount, value) if number is not None]
     return tuple(found) if len(found) == 3 else None
+
+
+_PLAN: Mapping[str, Callable[[object], object]] = MappingProxyType(
+    {
+        "grid": _sizes,
+        "block": _sizes,
+        "shared memory": _amount,
+        "registers per thread": _amount,
+        "bytes": _amount,
+    }
+)
+"""The fields of a launch's plan, and what reads them."""
+
+
+def unread_plans(events: Iterable[Event]) -> list[str]:
+    """Return a sentence without a period for each field of plans that some launches lose."""
+    lost: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        if event.category in _ON_GPU:
+            for name, value in (event.args or {}).items():
+                if name in _PLAN and value is not None and _PLAN[name](value) is None:
+                    lost[name].append(event.name)
+    return [
+        f"{name} is not understood in {counted(len(where), 'launch', 'launches')}, "
+        f"such as of {shown(where[0])}, and left out there"
+        for name, where in lost.items()
+    ]

@@ -39,7 +39,15 @@ from pytest_gpuenergy.report.views.figures import (
     spread,
     title_label,
 )
-from pytest_gpuenergy.support import InputError, emulated_mark, fitted, shortened, span, wrapped
+from pytest_gpuenergy.support import (
+    InputError,
+    counted,
+    emulated_mark,
+    fitted,
+    shortened,
+    span,
+    wrapped,
+)
 
 _USUAL_LABEL, _SHORT_LABEL, _MIN_LABEL = 10, 16, 4
 """Widths of kernels' labels: where there is room, where columns would leave, and at the least."""
@@ -370,7 +378,7 @@ def duration_lines(measurements: Sequence[Measurement]) -> Iterator[str]:
     if total_s <= 0:
         return
     count = len(measurements)
-    yield f"wall time of {count} item{'' if count == 1 else 's'}: {span(total_s)}"
+    yield f"wall time of {counted(count, 'item')}: {span(total_s)}"
     for name in PHASES:
         spent_s = sum(m.phases_s.get(name, 0.0) for m in measurements)
         yield f"  {name:<8} {span(spent_s):>9} {spent_s / total_s:6.1%}"

@@ -15,7 +15,7 @@ from pytest_gpuenergy.search.running.kernel_folder import SearchState
 from pytest_gpuenergy.search.spec.kernel_spec import KernelSpec
 from pytest_gpuenergy.search.spec.spec_workload import floor_ms, workload_of
 from pytest_gpuenergy.search.validation.result import SearchNode
-from pytest_gpuenergy.support import aligned, dump, write_atomically
+from pytest_gpuenergy.support import aligned, counted, dump, write_atomically
 from pytest_gpuenergy.tuning import writing
 
 SUMMARY_MD = "summary.md"
@@ -144,7 +144,7 @@ def _totals(summary: Summary) -> Iterator[str]:
     count = len(summary.kernels)
     emulated = any(kernel.emulated for kernel in summary.kernels)
     yield (
-        f"{summary.improved} of {count} kernel{'' if count == 1 else 's'} improved: median speedup "
+        f"{summary.improved} of {counted(count, 'kernel')} improved: median speedup "
         f"{summary.median_speedup:.2f}x, mean energy cut {100 * summary.mean_energy_cut:.1f} % "
         f"[{100 * ends.low:.1f}, {100 * ends.high:.1f}]"
         f"{' (emulated: from a model, not measured)' if emulated else ''}"
