@@ -210,7 +210,7 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_BOXED = frozenset({"untuned-157"})
+_BOXED = frozenset({"untuned-157", "untuned-cold-3"})
 """The sources of trials in which the transpose of C was stored in boxes."""
 _NEWEST = _BOXED | {
     f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold", "151")
@@ -504,7 +504,6 @@ EXPECTED: dict[str, dict[str, tuple[float, float]]] = {
         "turning_instructions": (12, 0.7),
         "narrow_instructions": (4, 0.7),
         "barrier_cycles": (700, 0.5),
-        "cluster_cycles": (1800, 0.3),
     },
     "mma": {
         **_ALL,

@@ -199,8 +199,6 @@ __device__ __forceinline__ void store_box(const CUtensorMap& map, int x, int y, 
 #endif
 }
 
-__device__ __forceinline__ void store_no_box() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
 // Wait until all boxes that this thread stores have been read, but the latest `others`.
 template <int OTHERS>
 __device__ __forceinline__ void wait_for_boxes() {

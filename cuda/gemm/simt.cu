@@ -2,8 +2,7 @@
 //
 // Besides those of tiles.cu, the constants of this text are:
 //   THREAD_M, THREAD_N size of the part of a tile that a thread computes, multiples of 4
-//   SLICES             groups of warps that divide the columns of A and rows of B of each step; TILE_BLOCKS of a
-//                      cluster divide the steps themselves
+//   SLICES             groups of warps that divide the columns of A and rows of B of each step
 //   TRANSPOSE_A        if A is stored by rows: 0, or it is transposed on its way to shared memory, and
 //                      neighbouring threads copy this many elements of a row. A transposed B is always
 //                      transposed back in this way, by at least 8 elements
@@ -22,8 +21,7 @@
 // cycle more. Hence TRANSPOSE_A, for which elements are copied one by one instead of four at once.
 //
 // A tile has its sums in the registers of one slice. Where tiles are few or small, several slices
-// give a multiprocessor the warps that it needs to be busy, and several blocks keep as many multiprocessors busy,
-// without parts of sums in global memory.
+// give a multiprocessor the warps that it needs to be busy, without parts of sums in global memory.
 
 constexpr int THREADS_M = TILE_M / THREAD_M, THREADS_N = TILE_N / THREAD_N;  // of a slice
 static_assert(THREADS == THREADS_M * THREADS_N * SLICES, "slices must fill the tile");
@@ -51,8 +49,6 @@ static_assert(THREADS_M % LANES_M == 0 && THREADS_N % LANES_N == 0, "warps must 
 // Between so many columns of a step, a part of the next one is copied. Each part takes three instructions more.
 constexpr int PARTS_APART = DEPTH / 4, PARTS = (DEPTH - 2) / PARTS_APART + 1;
 
-constexpr int PARTS_OF_TILE = SLICES * TILE_BLOCKS;  // that have sums of the same elements
-
 struct Sums {
   alignas(16) float of[THREAD_M][THREAD_N];
 };
@@ -76,9 +72,8 @@ struct Thread {
   __device__ int column(int j) const {
     return j / PIECE * PIECE * THREADS_N + PIECE * n + j % PIECE;
   }
-  // Whether the rest of the kernel is about this row of the thread, rather than another slice's or block's.
-  __device__ int part() const { return own_part() * SLICES + slice; }
-  __device__ bool finishes(int i) const { return i / (THREAD_M / PARTS_OF_TILE) == part(); }
+  // Whether the rest of the kernel is about this row of the thread, rather than another slice's.
+  __device__ bool finishes(int i) const { return i / (THREAD_M / SLICES) == slice; }
 };
 
 __device__ float4& piece_at(float* place) { return *reinterpret_cast<float4*>(place); }
@@ -179,9 +174,9 @@ __device__ void multiply(Sums& sums, Steps& steps, int count) {
   if (SPREAD) release(sums);
 }
 
-// Add what the slices have, and the blocks of the cluster. Each gets the sums of the rows that it finishes.
+// Add what the slices have. Each gets the sums of the rows that it finishes.
 __device__ void add_slices(Sums& sums, void* memory) {
-  if (PARTS_OF_TILE == 1) return;
+  if (SLICES == 1) return;
   Thread thread;
   float* left = static_cast<float*>(memory) + PIECE * thread.in_slice;
   auto place = [](int slice, int i, int j) {
@@ -196,25 +191,15 @@ __device__ void add_slices(Sums& sums, void* memory) {
       piece_at(&left[place(thread.slice, i, j)]) = piece_at(&sums.of[i][j]);
     }
   }
-#if TILE_BLOCKS > 1
-  meet();
-#else
   __syncthreads();
-#endif
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {
     if (!thread.finishes(i)) continue;
 #pragma unroll
-    for (int other = 1; other < PARTS_OF_TILE; ++other) {
-      int part = (thread.part() + other) % PARTS_OF_TILE;
+    for (int other = 1; other < SLICES; ++other) {
 #pragma unroll
       for (int j = 0; j < THREAD_N; j += PIECE) {
-        const float* there = &left[place(part % SLICES, i, j)];
-#if TILE_BLOCKS > 1
-        float4 piece = read_from(reinterpret_cast<const float4*>(there), part / SLICES);
-#else
-        float4 piece = piece_at(there);
-#endif
+        float4 piece = piece_at(&left[place((thread.slice + other) % SLICES, i, j)]);
         sums.of[i][j] += piece.x;
         sums.of[i][j + 1] += piece.y;
         sums.of[i][j + 2] += piece.z;
@@ -222,9 +207,6 @@ __device__ void add_slices(Sums& sums, void* memory) {
       }
     }
   }
-#if TILE_BLOCKS > 1
-  arrive_in_cluster();  // before sums are stored, for which it would wait
-#endif
 }
 
 // Write a thread's sums, with their end, to rows of `distance` elements, of which `rows` and `columns`
@@ -237,8 +219,7 @@ __device__ void store(float* to, int distance, int rows, int columns, const Sums
   bool aligned = distance % PIECE == 0;
   constexpr int LENGTH = LANES_N * PIECE;  // of a line that a warp writes at once
   int own_m = thread.m % LANES_M, own_n = thread.n % LANES_N;
-  constexpr int LEFT = TILE_BLOCKS > 1 ? SLICES * TILE_M * TILE_N : 0;  // which other blocks may still read
-  float* lines = static_cast<float*>(memory) + LEFT + threadIdx.x / 32 * LANES_M * LENGTH;
+  float* lines = static_cast<float*>(memory) + threadIdx.x / 32 * LANES_M * LENGTH;
   if (!aligned) __syncthreads();  // what is overwritten was read
 #pragma unroll
   for (int i = 0; i < THREAD_M; ++i) {

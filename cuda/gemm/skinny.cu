@@ -336,6 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
+  arrive_in_cluster();  // before the first copies, for which it would wait
 
   int rank = blockIdx.x % TILE_BLOCKS;
   Place place = place_of(blockIdx.x / TILE_BLOCKS);
@@ -352,7 +353,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (MAPPED_BYTES > 0 && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
-  arrive_in_cluster();  // after the first copies have begun: it waits for the memory of the whole card
   CommonScales scales = common_scales(A_SCALE, B_SCALE);
   __syncwarp();
   __syncthreads();

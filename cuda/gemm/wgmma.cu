@@ -8,7 +8,6 @@
 //   ALONG              what follows them: for 16 bits, ", 1" if rows of C are along lines of A, otherwise
 //                      ", 0"; and the same for its columns and B
 //   BOXED_C            whether the tensor memory accelerator stores C, in boxes
-//   C_BOXES            boxes of C that a warp has, at least 2
 //   C_WIDTH            elements of C that are written at once, unless BOXED_C: rows are a multiple of
 //                      them apart
 //   PROMOTED           whether sums are added to totals in float32 after every step. Those of 8-bit elements
@@ -31,7 +30,7 @@ constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int C_LINE = SWAPPED ? 16 : HALVES && TILE_N % 64 ? 32 : 128 / sizeof(Result);  // elements of a line of C
 constexpr int C_LINE_BYTES = SWAPPED ? 128 : C_LINE * sizeof(Result);
 constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
-constexpr int C_BOX = 16 * (SWAPPED ? 64 : C_LINE);  // of which a warp fills one while others are stored
+constexpr int C_BOXES = 2, C_BOX = 16 * (SWAPPED ? 64 : C_LINE);  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
 static_assert((B_TRANSPOSED || TILE_N % LINE == 0) && TILE_N % C_LINE == 0 && TILE_K % LINE == 0,
               "boxes must fill the tile");
@@ -249,14 +248,11 @@ __device__ __forceinline__ void store_swapped(const CUtensorMap& c_map, Place pl
                      : "memory");
       }
       written_for_async();
-      if (lane == 0) wait_for_boxes<C_BOXES - 2>();  // those that are filled next have been stored
+      if (lane == 0) wait_for_boxes<0>();  // those that are filled next have been stored
       asm volatile("bar.sync %0, 128;" :: "r"(3 + static_cast<int>(threadIdx.x) / 128) : "memory");
-      if (lane != 0) continue;
-      if (n + 16 * warp < TILE_N && stored_here(i, n + 16 * warp)) {
+      if (lane == 0 && n + 16 * warp < TILE_N && stored_here(i, n + 16 * warp)) {
         store_box(c_map, place.column + first_column + i * 64, place.row + n + 16 * warp, matrix_of(place),
                   four + warp * C_BOX);
-      } else {
-        store_no_box();  // which counts when others are waited for
       }
     }
   }

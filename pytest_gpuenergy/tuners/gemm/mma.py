@@ -12,7 +12,6 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import SCHEDULERS, BlockStep, product_cycles
 from pytest_gpuenergy.tuners.gemm.tiling import (
-    FIRST_WITH_CLUSTERS,
     MAX_BLOCKS_OF_CLUSTER,
     Tiling,
     copied_kernel,
@@ -41,6 +40,7 @@ two slices, two or three blocks, and five stages were fastest for none of 38 pro
 (``gemm-trials-untuned-tenth.jsonl.gz`` in ``bench/results``)."""
 _MOST_BLOCKS = 4
 """The most blocks for each multiprocessor with which slices are tried."""
+_FIRST_WITH_CLUSTERS = 90
 _PRODUCTS_PER_CYCLE = {80: 1024, 86: 512, 87: 512, 89: 512}
 """The products of 16-bit elements that ``mma.sync`` computes on a multiprocessor per cycle, by
 compute capability (NVIDIA A100 and GA102 whitepapers)."""
@@ -154,7 +154,7 @@ class MmaParameters(Tiling):
 
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has clusters, if the kernel needs them."""
-        return self.suits(card) and (self.split == 1 or card.capability >= FIRST_WITH_CLUSTERS)
+        return self.suits(card) and (self.split == 1 or card.capability >= _FIRST_WITH_CLUSTERS)
 
     @property
     def parts(self) -> int:

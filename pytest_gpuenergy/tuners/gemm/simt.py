@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
@@ -19,15 +19,7 @@ from pytest_gpuenergy.tuners.gemm.estimate import (
     product_cycles,
 )
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import (
-    FIRST_WITH_CLUSTERS,
-    MAX_BLOCKS_OF_CLUSTER,
-    TRIED_THREADS,
-    Tiling,
-    copied_kernel,
-    copy_width,
-    copy_width_of_a,
-)
+from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -56,9 +48,6 @@ _LEAST_TURNED_TILE = 64
 _COPYING_FAMILY = "hopper"
 """The templates whose costs tell how long a launch takes that copies: there it was fitted."""
 _SLICES = (1, 2, 4, 8)
-_SPLITS = (2, 4, 8)
-_MOST_WAVES = 1
-"""The most waves of blocks of clusters that divide the steps of a tile."""
 _DEPTHS = (8, 16, 32, 64, 128)
 _STAGES = (2, 3, 4)
 _PRODUCTS = range(256, 2049)
@@ -105,7 +94,7 @@ TRAITS = (
     *("tile_m", "tile_n", "tile_k", "thread_m", "thread_n", "slices", "sums_of_thread", "depth"),
     *("slices_sums_of_cycles", "stored_transposed", "transposes", "transpose_a"),
     *("transposes_b", "narrow_of_product", "turned", "spread", "turned_pieces"),
-    *("turned_of_product", "filled", "divided", "split"),
+    *("turned_of_product", "filled", "divided"),
 )
 """The names of `SimtParameters.traits`, in this order."""
 
@@ -127,7 +116,6 @@ class SimtParameters(Tiling):
             whose rows are not a multiple of 16 bytes apart are aligned. Copies have whole tiles.
         spread: whether copies to shared memory are spread between the multiplications of a step
             (see `worth_spreading`).
-        split: the blocks of a cluster that divide the steps of each tile, or 1, which needs sm_90.
     """
 
     template: ClassVar[str] = "simt"
@@ -135,14 +123,7 @@ class SimtParameters(Tiling):
     family: ClassVar[str] = "simt"
     modes: ClassVar[tuple[Mode, ...]] = ("float32",)
     min_capability: ClassVar[int] = 70
-    added: ClassVar[Mapping[str, int]] = {
-        "slices": 1,
-        "transpose_a": 0,
-        "turned": 0,
-        "spread": 0,
-        "split": 1,
-    }
-    least: ClassVar[Mapping[str, int]] = {**Tiling.least, "split": 1}
+    added: ClassVar[Mapping[str, int]] = {"slices": 1, "transpose_a": 0, "turned": 0, "spread": 0}
 
     thread_m: int = 8
     thread_n: int = 4
@@ -151,7 +132,6 @@ class SimtParameters(Tiling):
     asynchronous: bool = True
     turned: bool = False
     spread: bool = False
-    split: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,16 +155,7 @@ class SimtParameters(Tiling):
                 f"A step of {self.tile_k} columns, and {self.thread_m} rows of a thread, cannot be "
                 f"divided into {self.slices} slices, of which each has columns in pieces of 4."
             )
-        if self.split > 1 and (
-            self.blocks
-            or self.split > MAX_BLOCKS_OF_CLUSTER
-            or self.thread_m % (self.slices * self.split)
-        ):
-            raise InputError(
-                f"The template {self.template} divides the steps of a tile among {self.split} "
-                f"blocks of a cluster, up to {MAX_BLOCKS_OF_CLUSTER}, only with blocks=0, and if "
-                f"they and {self.slices} slices divide the {self.thread_m} rows of a thread."
-            )
+
         if self.transpose_a not in (0, *_ALONG) or not self._copies_whole(self.transpose_a):
             raise InputError(
                 f"transpose_a is {self.transpose_a}: choose 0, 8, or one of 16 and 32 that divides "
@@ -229,25 +200,6 @@ class SimtParameters(Tiling):
                 vars(one)["spread"] = one.worth_spreading(gemm)
                 yield from one.divided(gemm, card)
 
-    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
-        """Yield the tiling with each number of blocks worth trying, if the card can run it.
-
-        Where there are few tiles, blocks of a cluster divide their steps, too.
-        """
-        yield from super().divided(gemm, card)
-        tiles, steps = self.tiles(gemm), self.steps(gemm)
-        for split in _SPLITS if card.capability >= FIRST_WITH_CLUSTERS else ():
-            fits = tiles * split <= _MOST_WAVES * self.resident(gemm, card) * card.multiprocessors
-            if fits and split <= steps and not self.thread_m % (self.slices * split):
-                copy = object.__new__(type(self))  # as above
-                vars(copy).update(vars(self), split=split)
-                if copy.resident(gemm, card) and copy.threads in TRIED_THREADS:
-                    yield copy
-
-    @property
-    def parts(self) -> int:
-        return self.split
-
     @property
     def threads(self) -> int:
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n) * self.slices
@@ -290,7 +242,6 @@ class SimtParameters(Tiling):
     def runs_on(self, card: CardResources) -> bool:
         """Return whether the card has the instructions; asynchronous copies came with sm_80."""
         able = not self.asynchronous or card.capability >= FIRST_ASYNCHRONOUS
-        able &= self.split == 1 or card.capability >= FIRST_WITH_CLUSTERS
         return able and self.suits(card)
 
     def transposes(self, gemm: Gemm) -> bool:
@@ -319,9 +270,7 @@ class SimtParameters(Tiling):
         else:
             of_a = self.tile_m * (self.tile_k + (0 if self.tile_k % _BANKS else _WIDEST))
         of_b = self.tile_k * (self.tile_n + (_WIDEST if gemm.b_transposed else 0))
-        sums = self.slices * self.tile_m * self.tile_n if self.slices * self.split > 1 else 0
-        if self.split > 1:
-            sums += self.threads * _WIDEST  # lines that a warp stores, while others read its sums
+        sums = self.slices * self.tile_m * self.tile_n if self.slices > 1 else 0
         return 4 * max(self.stages * (of_a + of_b), sums)
 
     def cycles(self, gemm: Gemm, card: CardResources, costs: Costs | None = None) -> float:
@@ -356,10 +305,6 @@ class SimtParameters(Tiling):
             costs.turning_instructions,
             costs.barrier_cycles,
         )
-        if self.split > 1:
-            read = 4 * self.tile_m * self.tile_n * (self.split - 1) / self.split
-            adding = costs.dividing_cycles + read / costs.parts_bytes_per_cycle
-            step = replace(step, last_cycles=step.last_cycles + adding)
         more = self._narrow_pieces(gemm) / self.threads * costs.narrow_instructions
         if more:
             per_scheduler = self.threads / WARP_LANES / SCHEDULERS
@@ -405,7 +350,7 @@ class SimtParameters(Tiling):
             self.transpose_a if transposes else 0,
             *(gemm.b_transposed, self._narrow_pieces(gemm) / products, self.turned),
             *(self.spread, turned_pieces, turned_pieces / self.products),
-            *(gemm.products * gemm.M * gemm.N / (tiles * sums), self.blocks > 0, self.split),
+            *(gemm.products * gemm.M * gemm.N / (tiles * sums), self.blocks > 0),
         )
 
     def _copies_whole(self, along: int) -> bool:
@@ -424,20 +369,14 @@ class SimtParameters(Tiling):
             "ASYNCHRONOUS": self.asynchronous,
             "SPREAD": self.spread,
         }
-        self.check_parts(gemm)
-        before = ["hopper/barriers"] * (self.split > 1)
         if not self.turned or not _copied(gemm):
-            size = self.shared_bytes(gemm)
-            return copied_kernel(gemm, self, constants, size, texts_before=before)
+            return copied_kernel(gemm, self, constants, self.shared_bytes(gemm))
         if gemm.products > 1:
             raise InputError(f"The template {self.template} copies operands of one product only.")
         copies = self._copies(gemm)
         constants |= copies.constants | {f"{name}_WHOLE": True for name in copies.spaces}
         size = self.shared_bytes(gemm)
-        computed = self.computed(gemm)
-        return copies.before(
-            copied_kernel(computed, self, constants, size, COPY_TEXTS, texts_before=before)
-        )
+        return copies.before(copied_kernel(self.computed(gemm), self, constants, size, COPY_TEXTS))
 
     def _copies(self, gemm: Gemm) -> OperandCopies:
         return _copies(gemm, self.tile_m, self.tile_n, self.tile_k)

@@ -26,12 +26,12 @@ from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8, Gemm, Mode, Scaling,
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
-TRIED_THREADS = range(64, 513)
+_THREADS = range(64, 513)
 """The numbers of threads of a block that are worth trying."""
 _TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
 _OWN_PARAMETERS = (
     *("cluster_m", "cluster_n", "consumers", "split", "turned", "copying", "in_turn"),
-    *("whole_tiles", "copying_warps", "slices", "together", "boxes"),
+    *("whole_tiles", "copying_warps", "slices", "together"),
 )
 """The parameters that only some of these templates have; others have 0."""
 TENSOR_TRAITS = (
@@ -46,8 +46,6 @@ TENSOR_TRAITS = (
 MAX_BLOCKS_OF_CLUSTER = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
-FIRST_WITH_CLUSTERS = 90
-"""The first compute capability whose cards have clusters."""
 MAX_STEPS = 1 << 31
 """The limit of the steps in all tiles together: kernels count them in 32 bits."""
 
@@ -189,7 +187,7 @@ class Tiling(TemplateParameters[Gemm]):
         at_once = self.at_once(gemm, card)
         tiles = self.tiles(gemm)
         every = tiles * self.steps(gemm)
-        if at_once and self.threads in TRIED_THREADS and every < MAX_STEPS:
+        if at_once and self.threads in _THREADS and every < MAX_STEPS:
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pytest_gpuenergy.kernels import TensorMap
 from pytest_gpuenergy.support import InputError
@@ -27,7 +27,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     turned_copies,
 )
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
-from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, CardResources, Constant
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
 _LINE, _LEAST_LINE = 64, 32
@@ -50,11 +50,8 @@ _C_BOX_ROWS = 16
 _C_BOX_BYTES = 2 * _C_BOX_ROWS * _LINE
 _STORED_BYTES = 16
 """The most that a thread writes to C at once."""
-_WARPS = 4
-"""The warps of a consumer."""
-_BOXES = (2, 4)
-"""The boxes of C of each of its warps that are tried: with more, it need not wait until some are
-stored, but there are fewer stages."""
+_C_BOXES = 8
+"""The boxes of a consumer: two for each of its warps."""
 PRODUCTS_PER_CYCLE = 2048
 """The products of 16-bit elements on a multiprocessor: 989 TFLOP/s on 132 of them at 1830 MHz (H100
 whitepaper); there are half as many in TF32."""
@@ -79,26 +76,17 @@ class WgmmaParameters(HopperTiling):
             that of the product: instructions in TF32 take no others.
         swapped: whether the transpose of C is computed. Then each consumer computes an equal part
             of the tile's columns, and a tile may have any multiple of 16 rows.
-        boxes: the boxes of C that a warp fills before one of them must have been stored; at
-            least 2.
     """
 
     template: ClassVar[str] = "wgmma"
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
     columns: ClassVar[int] = 16
-    added: ClassVar[Mapping[str, int]] = {
-        **HopperTiling.added,
-        "turned": 0,
-        "swapped": 0,
-        "boxes": 2,
-    }
-    least: ClassVar[Mapping[str, int]] = {**HopperTiling.least, "boxes": 2}
+    added: ClassVar[Mapping[str, int]] = {**HopperTiling.added, "turned": 0, "swapped": 0}
     splits: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
     turned: bool = False
     swapped: bool = False
-    boxes: int = 2
     barrier_bytes: ClassVar[int] = 16
 
     def _check_tile(self) -> None:
@@ -143,9 +131,7 @@ class WgmmaParameters(HopperTiling):
             _TILES_M, _TILES_N, (1, 2, 3), CLUSTERS
         ):
             tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
-            for boxes in _BOXES:
-                cluster = {"cluster_m": along_m, "cluster_n": along_n}
-                yield {**tile, **cluster, "turned": turned, "boxes": boxes}
+            yield {**tile, "cluster_m": along_m, "cluster_n": along_n, "turned": turned}
             if (along_m, along_n) == (1, 1):
                 for split in cls.splits_tried(gemm, tile_m, tile_n):
                     yield {**tile, "turned": turned, "split": split}
@@ -155,8 +141,8 @@ class WgmmaParameters(HopperTiling):
             cls._heights_swapped(gemm), _TILES_M, (1, 2, 3)
         ):
             tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers, "swapped": True}
-            for (along_m, along_n), boxes in itertools.product(CLUSTERS, _BOXES):
-                yield {**tile, "cluster_m": along_m, "cluster_n": along_n, "boxes": boxes}
+            for along_m, along_n in CLUSTERS:
+                yield {**tile, "cluster_m": along_m, "cluster_n": along_n}
             for split in cls.splits_tried(gemm, tile_m, tile_n):
                 yield {**tile, "split": split}
 
@@ -188,17 +174,8 @@ class WgmmaParameters(HopperTiling):
     def dynamic_bytes(self, gemm: Gemm) -> int:
         """Return a block's dynamic shared memory: stages, boxes of C, and room to align them."""
         step = self.tile_k * (self.tile_m + self.tile_n)
-        boxes = self.consumers * _WARPS * self.boxes * _C_BOX_BYTES
+        boxes = self.consumers * _C_BOXES * _C_BOX_BYTES
         return gemm.element_bytes * self.stages * step + boxes + ALIGNMENT_BYTES
-
-    def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
-        """Yield the tiling with each number of blocks worth trying, as `HopperTiling`.
-
-        More boxes are of use only where a block computes several tiles.
-        """
-        for tiling in super().divided(gemm, card):
-            if self.boxes == _BOXES[0] or (tiling.whole_tiles and _boxed(gemm)):
-                yield tiling
 
     def peak_cycles(self, gemm: Gemm) -> float:
         products = self.tile_m * self.tile_n * self.tile_k
@@ -267,7 +244,6 @@ class WgmmaParameters(HopperTiling):
             "B_PLACE": of_b,
             "ADD_PLACE": add,
             "BOXED_C": _boxed(gemm),
-            "C_BOXES": f"{self.boxes}",
             "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',

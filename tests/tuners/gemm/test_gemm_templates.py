@@ -68,7 +68,6 @@ def test_kernels_of_a_product_without_an_activation_share_the_inputs_of_their_ve
 def simt(draw: st.DrawFn) -> SimtParameters:
     thread_m, thread_n = draw(st.sampled_from([4, 8])), draw(st.sampled_from([4, 8, 12]))
     warps_m, warps_n, slices = draw(st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 2), (1, 1, 4)]))
-    split = draw(st.sampled_from([1, 1, 2])) if thread_m > slices else 1
     return SimtParameters(
         tile_m=4 * thread_m * warps_m,
         tile_n=8 * thread_n * warps_n,
@@ -77,12 +76,11 @@ def simt(draw: st.DrawFn) -> SimtParameters:
         thread_n=thread_n,
         slices=slices,
         stages=draw(st.integers(2, 4)),
-        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])) if split == 1 else 0,
+        blocks=draw(st.sampled_from([0, 1, 3, 7, 16])),
         group=draw(st.sampled_from([1, 2, 8])),
         transpose_a=draw(st.sampled_from([0, 8])),
         asynchronous=draw(st.booleans()),
         spread=draw(st.booleans()),
-        split=split,
     )
 
 
@@ -235,14 +233,6 @@ ODD = {
         replace(TF32, stages=4, turned=True, together=2, split=2),
         Gemm("g", 139, 131, 177, "nt", "3xtf32", ldc=133),
     ),
-    "simt-split": (
-        replace(SIMT, tile_m=32, tile_n=64, thread_m=8, thread_n=8, tile_k=8, slices=2, split=4),
-        Gemm("g", 67, 141, 133, "tn", bias=True, activation="gelu"),
-    ),
-    "simt-split-turned": (
-        replace(SIMT, tile_m=64, tile_n=64, thread_m=16, thread_n=8, turned=True, split=8),
-        Gemm("g", 67, 140, 133, "tt", residual=True),
-    ),
     "wgmma_float8-swapped": (
         replace(FLOAT8, tile_m=80, tile_n=128, swapped=True, cluster_m=2),
         Gemm("g", 90, 136, 280, "tn", "e4m3", scaling="row"),
@@ -364,7 +354,7 @@ SIMILAR_ODD = (
     *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear", "wgmma-linear"),
     *("skinny-unaligned", "mma-linear", "mma-slices", "wgmma-swapped-split"),
     *("wgmma_float8-swapped", "wgmma_tf32-split", "wgmma-swapped-whole-tiles"),
-    *("wgmma_tf32-together-turned", "simt-split-turned"),
+    "wgmma_tf32-together-turned",
 )
 
 
@@ -649,8 +639,8 @@ def test_it_is_right_for_any_sizes_and_parameters(device, template, data):
         chosen = replace(chosen, turned=True)
     if template == "wgmma" and not (gemm.b_transposed or chosen.turned):
         chosen = replace(chosen, tile_n=64 * chosen.cluster_m)
-    if chosen.split > chosen.steps(gemm):
-        chosen = replace(chosen, split=1)
+    if template == "mma":
+        chosen = replace(chosen, split=min(chosen.split, chosen.steps(gemm)))
     assume(chosen.shared_bytes(gemm) <= H200.shared_bytes_of_block)
     assert verify(device, chosen, gemm) <= 1
 
@@ -812,12 +802,9 @@ def test_only_cards_with_clusters_run_kernels_in_clusters():
     a100 = replace(H200, capability=80, multiprocessors=108, shared_bytes_of_block=163 << 10)
     assert MMA.runs_on(a100)
     assert not replace(MMA, split=2).runs_on(a100)
-    assert SIMT.runs_on(a100)
-    assert not replace(SIMT, split=2).runs_on(a100)
-    for kind, mode in ((MmaParameters, "3xtf32"), (SimtParameters, "float32")):
-        small = Gemm("g", 113, 247, 633, "nt", mode)
-        for card, most in ((a100, 1), (H200, 8)):
-            assert max(one.split for one in kind.fitting(small, card)) == most
+    small = Gemm("g", 113, 247, 633, "nt", "3xtf32")
+    for card, most in ((a100, 1), (H200, 8)):
+        assert max(one.split for one in MmaParameters.fitting(small, card)) == most
 
 
 def test_two_blocks_are_tried_together_only_where_a_multiprocessor_holds_them():
@@ -940,18 +927,6 @@ FAULTS = {
     "wgmma-residual-of-another-row": (
         *(WGMMA, replace(HALF, residual=True)),
         [("m + k % 2 * 8 + lane / 4,", "m + lane / 4,")],
-    ),
-    "simt-block-not-added": (
-        *(replace(SIMT, split=2), FLOAT32),
-        [("other < PARTS_OF_TILE; ++other", "other < PARTS_OF_TILE - 1; ++other")],
-    ),
-    "simt-blocks-not-waited-for": (
-        *(replace(SIMT, split=2), FLOAT32),
-        [("#if TILE_BLOCKS > 1\n  meet();\n#else", "#if 0\n#else")],
-    ),
-    "simt-lines-over-sums": (
-        *(replace(SIMT, split=2), replace(FLOAT32, N=FLOAT32.N + 1, ldb=0, ldc=0)),
-        [("LEFT = TILE_BLOCKS > 1 ? SLICES", "LEFT = TILE_BLOCKS > 8 ? SLICES")],
     ),
     "wgmma-swapped-boxes-stored-early": (
         *(replace(WGMMA, swapped=True), HALF),
@@ -1112,7 +1087,7 @@ FAULTS = {
     "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
         [
-            ("  arrive_in_cluster();  // after the first", "  // after the first"),
+            ("  arrive_in_cluster();  // before the first", "  // before the first"),
             ("    wait_for_cluster();\n  } else", "  } else"),
             ("wait_for_cluster();  // its blocks have begun", "//"),
         ],
@@ -1213,10 +1188,6 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
             *({"tile_m": 60}, {"tile_n": 128}, {"tile_k": 64}, {"copying": True, "cluster_n": 2}),
             *({"together": 3}, {"together": 2, "cluster_m": 2, "tile_m": 128}),
         ],
-    ),
-    "only with blocks=0, and if they": (
-        "simt",
-        [{"split": 2, "blocks": 3}, {"split": 8}, {"split": 16, "thread_m": 16, "tile_m": 64}],
     ),
 }
 
