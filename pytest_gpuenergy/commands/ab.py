@@ -9,8 +9,8 @@ from pathlib import Path
 from pytest_gpuenergy import ab, control, engine, gate, report as reports
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
-    add_clock_options,
     add_command,
+    add_setpoint_options,
     number,
     tell,
 )
@@ -66,10 +66,7 @@ gpuenergy ab v1.2 HEAD bench/test_scale.py --fail edp:1% --rounds 10
         metavar="PERCENT",
         help="Also continue until every interval is at most this wide on each side, such as 0.5%%",
     )
-    parser.add_argument(
-        "--powercap", metavar="LIST", help="Power limits to measure under, as --powercap of pytest"
-    )
-    add_clock_options(parser, several=True)
+    add_setpoint_options(parser, current=False)
     parser.add_argument(
         "--gpu-device",
         metavar="DEVICE",

@@ -186,6 +186,29 @@ def listed(names: Iterable[str], nothing: str) -> str:
     return ", ".join([*found[:_MAX_NAMES], *more]) or nothing
 
 
+def add_setpoint_options(parser: ArgumentParser, *, current: bool) -> None:
+    """Add ``--powercap`` and ``--smclock``, for several of each, and ``--allow``.
+
+    With ``current``, limits stay as they are by default, on emulated GPUs too; otherwise the
+    default is that of pytest, and the option is None.
+    """
+    default = "current" if current else "current, and all on an emulated GPU"
+    parser.add_argument(
+        "--powercap",
+        metavar="LIST",
+        default="current" if current else None,
+        help=f"Power limits to measure under, as --powercap of pytest (default: {default})",
+    )
+    add_clock_options(parser, several=True)
+
+
+def add_schema_option(parser: ArgumentParser | _ArgumentGroup, what: str) -> None:
+    """Add ``--schema PATH``."""
+    parser.add_argument(
+        "--schema", metavar="PATH", type=target_argument, help=f"Write the JSON Schema of {what}"
+    )
+
+
 def add_clock_options(parser: ArgumentParser | _ArgumentGroup, *, several: bool) -> None:
     """Add ``--smclock``, for one clock or several, and ``--allow`` beside ``--powercap``."""
     parser.add_argument(

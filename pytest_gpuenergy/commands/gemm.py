@@ -23,8 +23,8 @@ from pytest_gpuenergy import (
 )
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
-    add_clock_options,
     add_command,
+    add_setpoint_options,
     count,
     path_argument,
     print_json,
@@ -185,13 +185,7 @@ gpuenergy gemm perf --model bloom/ --out results
         metavar="DEVICE",
         help="GPU to use, as --gpu-device of pytest (default: auto)",
     )
-    parser.add_argument(
-        "--powercap",
-        metavar="LIST",
-        help="Power limits to measure under, as --powercap of pytest (default: current, and all on "
-        "an emulated GPU)",
-    )
-    add_clock_options(parser, several=True)
+    add_setpoint_options(parser, current=False)
     parser.add_argument(
         "--cache",
         choices=("hot", "cold"),

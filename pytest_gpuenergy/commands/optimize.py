@@ -13,11 +13,11 @@ from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_clock_options,
     add_command,
+    add_schema_option,
     number,
     path_argument,
     print_json,
     print_lines,
-    target_argument,
     tell,
     write_text,
 )
@@ -128,12 +128,7 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
         type=path_argument,
         help="Evaluate only the variant of this control.json; write runner_result.json beside it",
     )
-    parser.add_argument(
-        "--schema",
-        metavar="PATH",
-        type=target_argument,
-        help="Write the JSON Schema of kernel specs",
-    )
+    add_schema_option(parser, "kernel specs")
     parser.add_argument("--json", action="store_true", help="Print the outcome as JSON")
 
 

@@ -7,9 +7,10 @@ from argparse import ArgumentTypeError, Namespace
 from pytest_gpuenergy import replay
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
-    add_clock_options,
     add_command,
     add_schedule_options,
+    add_schema_option,
+    add_setpoint_options,
     chosen_batching,
     count,
     number,
@@ -53,13 +54,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
         default="auto",
         help="auto, an index, a UUID, or emulated[:PROFILE] (default: auto)",
     )
-    parser.add_argument(
-        "--powercap",
-        metavar="LIST",
-        default="current",
-        help="Power limits to measure under, as --powercap of pytest (default: current)",
-    )
-    add_clock_options(parser, several=True)
+    add_setpoint_options(parser, current=True)
     parser.add_argument(
         "--cache",
         choices=("model", "hot", "cold"),
@@ -120,12 +115,7 @@ gpuenergy replay sizes/ --schedule requests.csv --powercap 300W,500W,700W
     parser.add_argument(
         "--html", metavar="PATH", type=path_argument, help="Write a page that works offline"
     )
-    parser.add_argument(
-        "--schema",
-        metavar="PATH",
-        type=target_argument,
-        help="Write the JSON Schema of --json; needs no run",
-    )
+    add_schema_option(parser, "--json; needs no run")
     parser.add_argument("--json", action="store_true", help="Print the report as JSON")
 
 

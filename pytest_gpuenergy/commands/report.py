@@ -10,6 +10,7 @@ from pytest_gpuenergy import gate, report as reports, search
 from pytest_gpuenergy.commands.command_line import (
     Subparsers,
     add_command,
+    add_schema_option,
     path_argument,
     print_lines,
     stdout_width,
@@ -122,12 +123,7 @@ gpuenergy report kernel_outputs --gpu "NVIDIA A100" --csv results
     outputs.add_argument(
         "--parquet", metavar="PATH", type=path_argument, help="Write the table of --tidy as Parquet"
     )
-    outputs.add_argument(
-        "--schema",
-        metavar="PATH",
-        type=target_argument,
-        help="Write the JSON Schema of --json; needs no run",
-    )
+    add_schema_option(outputs, "--json; needs no run")
     parser.add_argument(
         "--baseline",
         metavar="RUN",

@@ -8,6 +8,7 @@ a reference for each kind of workload, a CMakeLists.txt and a table.
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,8 @@ class RankedKernel:
         return f"kernel{self.rank:02d}"
 
 
+_NUMBERS = re.compile("[0-9]+(,[0-9]+)*")
+"""A list of numbers, such as the rows of groups."""
 _DRIVER = ("driver.cu", "energy.cuh", "replays.cuh")
 _BUILD, _NATIVE = "CMakeLists.txt", "native) # this machine's GPUs; to build elsewhere, set 90, say"
 _HOPPER = "sm_90a"
@@ -184,11 +187,11 @@ def _workload_header(item: RankedKernel, reference: str) -> str:
     workload, spaces = item.workload, item.kernel.workspaces
     parameters = "\n".join(
         f"#define PARAMETER_{name} {value}"
-        if isinstance(value, int)
+        if isinstance(value, int) or _NUMBERS.fullmatch(str(value))
         # The preprocessor cannot compare words.
         else f"#define PARAMETER_{name}_{value}"
         for name, value in workload.parameters.items()
-        if isinstance(value, int) or f"_{value}".isidentifier()
+        if isinstance(value, int) or f"_{value}".isidentifier() or _NUMBERS.fullmatch(str(value))
     )
     tensors = []
     for tensor in workload.tensors:

@@ -140,7 +140,14 @@ def _estimated(
             "with --tuner tvm."
         )
     if not ranked:
-        raise InputError(f"No parameters of the template fit {workload.name} on this GPU.")
+        reasons = [
+            f"{kind.template} {reason}"
+            for kind in kinds
+            if issubclass(kind, Tiling) and isinstance(workload, Gemm)
+            if (reason := kind.refusal(workload))
+        ]
+        why = f": {', and '.join(reasons)}" if reasons else ""
+        raise InputError(f"No parameters of the templates fit {workload.name} on this GPU{why}.")
     if isinstance(workload, Gemm):
         tilings = cast("list[Tiling]", ranked)
         costs = estimate or fitted()

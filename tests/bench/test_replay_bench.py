@@ -79,6 +79,13 @@ def test_a_model_on_several_gpus_is_for_the_command(folder):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
+def test_a_profile_that_cannot_be_replayed_is_told_once(folder):
+    (folder.path / "bloom/results/measurements.jsonl").write_text("")
+    result = folder.runpytest_inprocess(NAMED, *EMULATED, "--model", "bloom", "-k", "prefill")
+    result.assert_outcomes(errors=1, skipped=2)
+    result.stdout.fnmatch_lines(["An emulated GPU replays figures that a real one has recorded*"])
+
+
 def test_what_cannot_be_replayed_is_skipped_with_the_reason(folder):
     path = folder.path / "bloom/results/measurements.jsonl"
     lines = path.read_text().splitlines()

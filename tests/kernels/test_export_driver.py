@@ -194,6 +194,45 @@ def test_products_in_each_layout_and_mode_are_computed(
     assert ": correct" in done.stdout
 
 
+# Three products, or three groups of two rows, none and one: C of one row after another.
+PRODUCTS = """
+  const int rows[] = {ROWS};
+  int first = 0;
+  for (int p = 0; p < 3; ++p) {
+    for (int i = 0; i < rows[p]; ++i, ++first) {
+      for (int j = 0; j < 5; ++j) {
+        double sum = bias[p * 5 + j];
+        for (int k = 0; k < 4; ++k) sum += double(a[NEXT_A]) * b[(p * 4 + k) * 6 + j];
+        c[first * 7 + j] = float(sum < 0 ? 0 : sum) + residual[first * 7 + j];
+      }
+    }
+  }
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "layout", "next_a"),
+    [
+        ({"M": 2, "B": 3}, "2, 2, 2", "nn", "first * 8 + k"),
+        ({"M": 2, "B": 3}, "2, 2, 2", "nt", "(p * 4 + k) * 8 + i"),
+        ({"M": 3, "groups": "2,0,1"}, "2, 0, 1", "nn", "first * 8 + k"),
+        ({"M": 3, "groups": "2,0,1"}, "2, 0, 1", "nt", "k * 8 + first"),
+    ],
+    ids=["batch", "batch-nt", "groups", "groups-nt"],
+)
+def test_batches_and_groups_are_computed(tmp_path, options, rows, layout, next_a):
+    body = PRODUCTS.replace("ROWS", rows).replace("NEXT_A", next_a)
+    names = ("A", "B", "bias", "residual", "C")
+    arguments = ", ".join(f"float* {name if len(name) > 1 else name.lower()}" for name in names)
+    launch = Launch("product", (1, 1, 1), (1, 1, 1), names)
+    ends = {"bias": True, "activation": "relu", "residual": True, "lda": 8, "ldb": 6, "ldc": 7}
+    gemm = Gemm("tiny", N=5, K=4, layout=layout, **options, **ends)
+    kernel = Kernel(f"inline void product({arguments}) {{{body}}}", (launch,))
+    done = run_program(build_exported(tmp_path, gemm, kernel), "7", libraries=tmp_path / "none")
+    assert done.returncode == 0, done.stdout
+    assert ": correct" in done.stdout
+
+
 ENDS: dict[str, tuple[dict[str, Any], str]] = {
     "bias-gelu-residual": (
         {"bias": True, "activation": "gelu", "residual": True},

@@ -87,6 +87,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@dataclass
+class _Failure:
+    """Why no item of a profile can be measured, and whether an item has told so."""
+
+    reason: str
+    is_told: bool = False
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize ``replayable``."""
     if "replayable" not in metafunc.fixturenames:
@@ -113,13 +121,16 @@ def joules_per_token(request: pytest.FixtureRequest, gpu: devices.Device) -> Bou
 
 @pytest.fixture(scope="session")
 def replay_plans(gpu: devices.Device) -> object:
-    """A function that returns the plan of a profile, which it makes once."""
+    """A function that returns the plan of a profile, or why there is none; it makes each once."""
 
     @cache
-    def plan(source: BenchProfile) -> replay.ReplayPlan:
-        return replay.choose_planner(gpu, source.folder, "model")(
-            source.profile, source.calls, source.calls, source.steps, lambda: None
-        )
+    def plan(source: BenchProfile) -> replay.ReplayPlan | _Failure:
+        try:
+            return replay.choose_planner(gpu, source.folder, "model")(
+                source.profile, source.calls, source.calls, source.steps, lambda: None
+            )
+        except GpuEnergyError as error:
+            return _Failure(str(error))
 
     return plan
 
@@ -129,16 +140,16 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> engine.R
     """The call, layer or step that the item measures; skips the item if it cannot be replayed."""
     item: ReplayItem = request.param
     assert callable(replay_plans)
-    try:
-        plan: replay.ReplayPlan = replay_plans(item.source)
-    except GpuEnergyError as error:
-        problem = str(error)
-    else:
-        for part in (*plan.steps, *plan.calls):
-            if part.key == item.key:
-                return part
-        pytest.skip(plan.missing.get(item.key, "it is not part of the model now"))
-    pytest.fail(problem, pytrace=False)
+    plan: replay.ReplayPlan | _Failure = replay_plans(item.source)
+    if isinstance(plan, _Failure):
+        if plan.is_told:  # a hundred items need not say the same
+            pytest.skip(f"{item.source.folder} cannot be replayed, as the first item says")
+        plan.is_told = True
+        pytest.fail(plan.reason, pytrace=False)
+    for part in (*plan.steps, *plan.calls):
+        if part.key == item.key:
+            return part
+    pytest.skip(plan.missing.get(item.key, "it is not part of the model now"))
 
 
 def profiles(config: pytest.Config) -> list[BenchProfile]:

@@ -161,7 +161,7 @@ def test_the_resources_of_emulated_cards_are_known(profile):
 
 
 def test_a_card_that_is_too_small_is_told():
-    with pytest.raises(InputError, match="No parameters of the template fit g on this GPU"):
+    with pytest.raises(InputError, match="No parameters of the templates fit g on this GPU"):
         rank_kernels(replace(LARGE, mode="tf32"), replace(H200, shared_bytes_of_block=100))
 
 
