@@ -237,6 +237,18 @@ ODD = {
         replace(FLOAT8, tile_m=80, tile_n=128, swapped=True, cluster_m=2),
         Gemm("g", 90, 136, 280, "tn", "e4m3", scaling="row"),
     ),
+    "wgmma_float8-swapped-turned": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 53, 137, 150, "nn", "e4m3", scaling="row", quantize=True),
+    ),
+    "wgmma_float8-swapped-turned-rows": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 137, 53, 150, "nt", "e4m3"),
+    ),
+    "wgmma_float8-swapped-quantized": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 137, 53, 150, "tn", "e5m2", quantize=True),
+    ),
     "wgmma_tf32-split": (
         replace(TF32, tile_m=72, tile_n=128, stages=4, consumers=2, in_turn=True, split=4),
         Gemm("g", 71, 72, 176, "nn", "3xtf32", bias=True),
@@ -354,7 +366,8 @@ SIMILAR_ODD = (
     *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear", "wgmma-linear"),
     *("skinny-unaligned", "mma-linear", "mma-slices", "wgmma-swapped-split"),
     *("wgmma_float8-swapped", "wgmma_tf32-split", "wgmma-swapped-whole-tiles"),
-    "wgmma_tf32-together-turned",
+    *("wgmma_tf32-together-turned", "wgmma_float8-swapped-turned-rows"),
+    "wgmma_float8-swapped-quantized",
 )
 
 
