@@ -29,6 +29,7 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from traceback import print_exc
 
 from pytest_gpuenergy.cli import main as gpuenergy
+from pytest_gpuenergy.replay.profile.language_models import BUILT_IN
 
 CONFIGS: dict[str, dict[str, object]] = {
     "qwen2-0.5b": {
@@ -234,9 +235,56 @@ CONFIGS: dict[str, dict[str, object]] = {
         "max_position_embeddings": 4096,
         "tie_word_embeddings": True,
     },
+    "granite-swa": {
+        "model_type": "granite_swa",
+        "architectures": ["GraniteSWAForCausalLM"],
+        "vocab_size": 100352,
+        "hidden_size": 2560,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 20,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 8192,
+        "sliding_window": 128,
+        "tie_word_embeddings": True,
+    },
+    "got-ocr2": {
+        "model_type": "got_ocr2",
+        "architectures": ["GotOcr2ForConditionalGeneration"],
+        "text_config": {
+            "model_type": "qwen2",
+            "vocab_size": 151860,
+            "hidden_size": 1024,
+            "intermediate_size": 2816,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "rope_theta": 1000000.0,
+            "tie_word_embeddings": True,
+            "use_sliding_window": False,
+        },
+        "tie_word_embeddings": True,
+    },
+    "gemma2-2b": {
+        "model_type": "gemma2",
+        "architectures": ["Gemma2ForCausalLM"],
+        "vocab_size": 256000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 8192,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    "nemotron-h": {"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"]},
 }
 """The published configuration of each model, as its ``config.json`` on the hub has it. The last
-seven were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
+eleven were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
     "xlnet-large": ("--dtype", "float32"),
@@ -250,6 +298,8 @@ PROGRAMS = {
     "llama-static": "account_encoders:llama_static.compute",
 }
 """Other models, by the functions that run them."""
+MODELS = frozenset({*CONFIGS, *BUILT_IN, *PROGRAMS})
+"""The names of all models; those that ``gpuenergy profile`` knows need no configuration here."""
 KEPT = (
     "operator_calls.jsonl",
     "profile.json",
@@ -293,9 +343,10 @@ def main() -> int:
 def known(name: str) -> str:
     """Check the name of a model and its sizes."""
     model, _, sizes = name.partition("@")
-    if model not in CONFIGS | PROGRAMS:
-        raise ArgumentTypeError(f"{model} is none of {', '.join(sorted(CONFIGS | PROGRAMS))}")
-    if sizes and (model in PROGRAMS or not fullmatch(r"(decode:)?\d+x\d+(x\d+){,2}", sizes)):
+    if model not in MODELS:
+        raise ArgumentTypeError(f"{model} is none of {', '.join(sorted(MODELS))}")
+    form = r"(decode:)?\d+x\d+(x\d+){,2}" if model in CONFIGS else r"(decode:)?\d+x\d+(x\d+)?"
+    if sizes and (model in PROGRAMS or not fullmatch(form, sizes)):
         raise ArgumentTypeError(f"{name} has no sizes like {model}@8x512")
     return name
 
@@ -333,7 +384,7 @@ def run_models(options: Namespace) -> int:
 
 def started(name: str) -> Popen[bytes]:
     """Start the process of a model, which waits for a line before it uses the GPU."""
-    others = [word for word in sys.argv[1:] if word.partition("@")[0] not in CONFIGS | PROGRAMS]
+    others = [word for word in sys.argv[1:] if word.partition("@")[0] not in MODELS]
     places = (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))
     return Popen(
         [sys.executable, __file__, *others, "--only", name],
@@ -364,14 +415,15 @@ def run_model(name: str, options: Namespace) -> int:
     label, schedule = label_of(name), options.schedule
     model, run = options.folder / label, options.folder / f"{label}.run"
     sizes: tuple[str, ...] = ()
-    program = PROGRAMS.get(base, str(model))
-    if base in CONFIGS:
+    program = PROGRAMS.get(base, base if base in BUILT_IN else str(model))
+    if base not in PROGRAMS:
         model.mkdir(parents=True, exist_ok=True)
         decode, _, size = (sized or "1x1024").rpartition(":")
         batch, prompt, *others = size.split("x")
         new, layers = [*others, *("2", "")[len(others) :]]
-        config = with_layers(CONFIGS[base], int(layers)) if layers else CONFIGS[base]
-        (model / "config.json").write_text(json.dumps(config))
+        if base in CONFIGS:
+            config = with_layers(CONFIGS[base], int(layers)) if layers else CONFIGS[base]
+            (model / "config.json").write_text(json.dumps(config))
         sizes = ("--batch", batch, "--prompt-tokens", prompt, "--new-tokens", new)
         if decode:
             schedule = str(model / "schedule.csv")

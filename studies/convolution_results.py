@@ -58,6 +58,7 @@ GROUPS = {
     "new": ("new",),
     "last": ("last",),
     "final": ("final",),
+    "further": ("further",),
     "in groups": ("group",),
 }
 """The beginnings of the names of layers in a group."""
@@ -377,10 +378,9 @@ def tables(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
             joules = [_shown(_figure_of(row, "mj")) for row in (best, own, other)]
             ratios = [layer.ratio("us", "own"), layer.ratio("us", "other")]
             ratios += [1 / layer.ratio("mj", which) for which in ("own", "other")]
-            rows.append(
-                [layer.name, *times, *(_ratio(ratio) for ratio in ratios[:2]), *joules]
-                + [_ratio(ratio) for ratio in ratios[2:]]
-            )
+            errors = (_shown(row.get("error", math.nan), ".1e") for row in (best, own))
+            speeds, energies = map(_ratio, ratios[:2]), map(_ratio, ratios[2:])
+            rows.append([layer.name, *times, *speeds, *joules, *energies, *errors])
         header = (
             "layer",
             "kernel (µs)",
@@ -390,6 +390,7 @@ def tables(layers: Sequence[Layer]) -> Iterator[tuple[str, str]]:
             "other / kernel",
         )
         more = ("kernel (mJ)", "cuDNN", "other layout", "kernel / cuDNN", "kernel / other")
+        more = (*more, "error of the kernel", "of cuDNN")
         yield title, markdown_table((*header, *more), rows)
 
 

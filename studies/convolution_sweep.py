@@ -50,7 +50,7 @@ _DRAWN, _SEED = 12, 45
 _ODD, _FEW, _KINDRED_SEED = 5, 3, 46
 _FRESH, _FRESH_SEED, _UNSEEN_SEED, _BLIND_SEED = 12, 4711, 1129, 291120
 _KINDS, _KIND_SEED, _NEW_SEED, _LAST_SEED = 40, 4540, 521288629, 362436069
-_FINAL_SEED = 88675123
+_FINAL_SEED, _FURTHER_SEED = 88675123, 5783321
 _FRESH_WINDOWS = ((1, 1), (1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1), (2, 3), (4, 4))
 _FRESH_ELEMENTS = 1 << 26
 """The most elements of an input or an output of a fresh layer."""
@@ -164,6 +164,7 @@ def swept_layers() -> list[Conv2d]:
         *fresh_layers("new", _NEW_SEED),
         *fresh_layers("last", _LAST_SEED),
         *fresh_layers("final", _FINAL_SEED),
+        *fresh_layers("further", _FURTHER_SEED),
         *GROUPED,
     ):
         found.setdefault(conv.shape, conv)
@@ -183,7 +184,7 @@ def offered(conv: Conv2d, few: int = 0) -> list[Any]:
         if kind.computes(conv) and kind.suits(CARD):
             for one in sorted(kind.fitting(conv, CARD), key=lambda one: one.cycles(conv, CARD)):
                 numbers = one.numbers
-                copies = ("boxed", "packed", "unrolled", "line", "pitch", "spread")
+                copies = ("boxed", "packed", "unrolled", "line", "pitch", "split_before", "spread")
                 way = (kind.template, *(numbers.get(name) for name in copies))
                 ways.setdefault(way, []).append(one)
     of_hopper = sum(way[0] == "implicit" for way in ways)
@@ -230,8 +231,7 @@ class Sweep:
         seconds: how long the energy of each finalist is measured; 0 for not at all.
         earlier: the best kernels of earlier trials, by mode, layout and layer, to be tried again.
         late: whether no launch begins early.
-        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only, and
-            bfloat16 only for the cases.
+        brief: whether all modes of a layer come first, those other than 3xtf32 in NHWC only.
         light: how names of layers begin whose energy is not measured.
         full: how names of layers begin that have all modes in both layouts nevertheless.
         few: how many kernels of each way to copy are tried; 0 for more.
@@ -289,8 +289,6 @@ class Sweep:
         if self.brief:
             every = [(layer, mode) for layer in layers for mode in self.modes]
         for layer, mode in every:
-            if self.brief and mode == "bfloat16" and not layer.name.startswith("case"):
-                continue
             is_brief = self.brief and not layer.name.startswith(tuple(self.full))
             layouts = ("nhwc",) if is_brief and mode != "3xtf32" else CONV_LAYOUTS
             yield layer, mode, [layer.varied(mode=mode, layout=layout) for layout in layouts]
@@ -469,9 +467,15 @@ class Tensors:
 
     def error(self, conv: Conv2d, output: Any) -> float:
         """Return the largest error relative to the greatest element of the reference."""
-        found = output.permute(0, 3, 1, 2) if conv.layout == "nhwc" else output
+        return self._error(output.permute(0, 3, 1, 2) if conv.layout == "nhwc" else output)
+
+    def _error(self, found: Any) -> float:
         reference = self.reference
         return float((found.double() - reference).abs().max() / reference.abs().max())
+
+    def cudnn_error(self, layout: str) -> float:
+        """Return that of PyTorch's conv2d in a layout."""
+        return self._error(self.cudnn(layout)())
 
     def cudnn(self, layout: str) -> Callable[[], object]:
         """Return PyTorch's conv2d in a layout, after it has chosen an algorithm."""
@@ -639,9 +643,10 @@ def measure(card: Card, sweep: Sweep, layers: Sequence[Conv2d], until: float) ->
             row = {"name": layer.name, "mode": mode, "layout": layout, "cudnn": True, "first": True}
             sweep.rows.append(row)
             some.append(timed(card, tensors.cudnn(layout), row, tensors))
+            row["error"] = tensors.cudnn_error(layout)
             if mode in ("tf32", "float16") and layout == "nchw" and not sweep.brief:
                 row["converted_us"] = converted_us(card, tensors)
-        has_energy = mode != "bfloat16" and not layer.name.startswith(tuple(sweep.light))
+        has_energy = not layer.name.startswith(tuple(sweep.light))
         finals(card, some, sweep.seconds if has_energy else 0.0)
         for one in some:  # also right after many launches
             if "template" in one.row:
@@ -670,7 +675,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--brief",
         action="store_true",
-        help="all modes of a layer first; other modes than 3xtf32 in NHWC only; bfloat16 of cases",
+        help="all modes of a layer first; other modes than 3xtf32 in NHWC only",
     )
     parser.add_argument("--few", type=int, default=0, help="kernels of each way to copy")
     parser.add_argument("--without-energy", default="-", help="how names of such layers begin")

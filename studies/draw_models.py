@@ -23,7 +23,7 @@ _NO_LANGUAGE_MODEL_ALONE += ("blenderbot", "pegasus", "prophetnet", "t5", "git",
 _NO_LANGUAGE_MODEL_ALONE += ("trocr", "speech", "camembert", "ernie", "rembert", "xlm", "roformer")
 """Parts of the names of encoders, and of decoders that need the output of an encoder."""
 _KNOWN = ("bloom", "vicuna", "llama", "qwen2", "opt", "gpt_neox", "gemma", "granitemoe", "mamba")
-_KNOWN += ("gemma3_text", "gpt2", "gpt-sw3", "stablelm")
+_KNOWN += ("gemma3_text", "gpt2", "gpt-sw3", "stablelm", "nanochat", "hrm_text", "zamba2", "xlnet")
 """The names of the models whose accounts had been looked at, or were being developed with."""
 
 

@@ -210,9 +210,11 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_NEWEST = frozenset(
-    f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold")
-)
+_BOXED = frozenset({"untuned-157", "untuned-cold-3"})
+"""The sources of trials in which the transpose of C was stored in boxes."""
+_NEWEST = _BOXED | {
+    f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold", "151")
+}
 _LATEST = {"untuned-ninth", "untuned-tenth", "untuned-eleventh", "untuned-127", *_NEWEST}
 _EARLIER: Mapping[type[Any], Sequence[tuple[type[Any], frozenset[str]]]] = {
     WgmmaFloat8Parameters: [(_EarlierFloat8, frozenset({"untuned-eighth", *_LATEST}))],
@@ -405,15 +407,17 @@ def _copied_otherwise(trial: Trial) -> bool:
 
 
 def _stored_singly(trial: Trial) -> bool:
-    """Whether the kernel wrote the transpose of C by neighbours that different lanes did not have.
+    """Whether the kernel wrote the transpose of C otherwise than today.
 
-    Rows of C that are a multiple of 16 bytes apart were written as they are now.
+    Its threads wrote rows of C that are a multiple of 16 bytes apart, and of others they wrote
+    neighbours that different lanes did not have.
     """
-    swapped = trial.tiling.family in ("hopper", "float8") and trial.tiling.swapped
+    if trial.tiling.family not in ("hopper", "float8") or not trial.tiling.swapped:
+        return False
     written = trial.gemm.ldc * stored_as(trial.gemm.output_type).itemsize % _PIECE_BYTES
-    return bool(
-        swapped and written and trial.source in {"untuned-thirteenth", "untuned-fourteenth"}
-    )
+    if written:
+        return trial.source in {"untuned-thirteenth", "untuned-fourteenth"}
+    return trial.source not in _BOXED
 
 
 NEAR = 0.12
@@ -690,9 +694,10 @@ MEASURED: Mapping[str, float] = {
 have small tiles, and few tiles were divided. By the fit, the energy of loads lasts 0.011 cycles a
 byte, and 300 x 14336 x 4096 would have taken 77 us with tiles of 64 x 192 on an H200, where it took
 57. The others are from products of 16 to 44 tiles, whose steps 2 to 4 blocks divided."""
-DEPTH, COUNT, RATE, SHRINKAGE = 3, 200, 0.1, 5.0
-"""The depth and number of the trees, the share of each that is added, and the weight of a leaf's
-value 0."""
+DEPTH, COUNT, RATE, SHRINKAGE, DRAWN = 5, 200, 0.08, 2.5, 0.5
+"""The depth and number of the trees, the share of each that is added, the weight of a leaf's value
+0, and the share of the products that are drawn to fit a tree (Friedman, "Stochastic gradient
+boosting", 2002): the next tree mends what is wrong for the others."""
 EVENNESS, EVENNESS_OF_CORES = 0.5, 0.75
 """How evenly products count, see `Groups`: ten searches on CUDA cores have more trials than all
 other products, which are those that nobody tuned for."""
@@ -726,18 +731,21 @@ def fit_trees(
         [np.searchsorted(limit, column) for limit, column in zip(limits, traits.T, strict=True)]
     )
     nodes, thresholds, values = [], [], []
+    chance = np.random.default_rng(1)
     for _ in range(COUNT):
+        drawn = near * (chance.random(groups.of.max() + 1) < DRAWN)[groups.of]
         places = np.zeros(len(trials), dtype=int)
         tree, cuts = [], []
         for node in range(2**DEPTH - 1):
             here = np.flatnonzero(places == node)
-            trait, cut = _best_cut(bins[:, here], limits, left[here], near[here])
+            seen = here[drawn[here] > 0]
+            trait, cut = _best_cut(bins[:, seen], limits, left[seen], drawn[seen])
             tree.append(trait)
             cuts.append(cut)
             places[here] = 2 * node + 1 + (traits[here, trait] > cut)
         leaves = places - len(tree)
-        weights = np.bincount(leaves, near, 2**DEPTH)
-        sums = np.bincount(leaves, near * left, 2**DEPTH)
+        weights = np.bincount(leaves, drawn, 2**DEPTH)
+        sums = np.bincount(leaves, drawn * left, 2**DEPTH)
         added = RATE * sums / (weights + SHRINKAGE)
         left = left - added[leaves]
         nodes.append(tree)

@@ -90,7 +90,7 @@ MODELS = {
     "all": ({**LINEAR, **LATER_LINEAR}, (*TOKENS, *LATER_TOKENS)),
 }
 """What --models names: the layers, and the numbers of tokens."""
-KIND_TRAITS = ("turned", "copying", "split", "in_turn", "slices", "swapped")
+KIND_TRAITS = ("turned", "copying", "split", "in_turn", "slices", "swapped", "together")
 """The parameters that make a kernel another kind."""
 SAMPLED_RANKS = 200
 """The best of each template of which --sample draws some."""

@@ -89,7 +89,7 @@ class _Body:
         for name, arena in self.arenas.items():
             there = arena.memory.arrays
             with there.used():
-                arrays[name] = there.get(arena.value())
+                arrays[name] = np.array(there.get(arena.elements()))
         with np.errstate(all="ignore"):
             self.device.body(**arrays)
         for name, arena in self.arenas.items():

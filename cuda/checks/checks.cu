@@ -168,8 +168,18 @@ extern "C" __global__ void count_within(
   if (within) atomicAdd(count, within);
 }
 
-extern "C" __global__ void differ(const Word* one, const Word* other, Count n, int* found) {
+template <class Element>
+__device__ void find_difference(const Element* one, const Element* other, Count n, int* found) {
   FOR_EACH(i, n) if (one[i] != other[i]) *found = 1;
+}
+
+// Whether elements of 8 bytes, or else of one, differ.
+extern "C" __global__ void differ(
+    const void* one, const void* other, int size, Count n, int place, int* found) {
+  if (size == 8)
+    find_difference((const Word*)one, (const Word*)other, n, found + place);
+  else
+    find_difference((const unsigned char*)one, (const unsigned char*)other, n, found + place);
 }
 
 // Whether an element is as it was before a launch although the first launch has changed it.

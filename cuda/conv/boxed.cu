@@ -5,8 +5,9 @@
 // at the same time find what they share in the L2, however large the input is. One thread starts all copies. Others
 // write the smaller parts of split weights.
 //
-// The constant of this text is:
+// The constants of this text are:
 //   EARLY              whether a launch before this one, which packs, may not have ended
+//   WEIGHT_IN          channels of a tap of the weights; if they were split before, as many of what is left follow
 
 #include <cuda.h>
 
@@ -53,8 +54,8 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
         wait(empty[ring.stage], ring.parity ^ 1);
         Stage stage = stage_at(stages, ring.stage);
         bool weights = has_new_weights(begun++);
-        arrive_expecting(full[ring.stage],
-                         (P_STAGE + (weights ? C_STAGE : 0)) * static_cast<int>(sizeof(Element)));
+        constexpr int WEIGHTS = (1 + SPLIT_BEFORE) * C_STAGE;
+        arrive_expecting(full[ring.stage], (P_STAGE + (weights ? WEIGHTS : 0)) * static_cast<int>(sizeof(Element)));
 #pragma unroll
         for (int i = 0; i < BOXES; ++i) {
           int box = step * BOXES + i, tap = box % TAPS, first = box / TAPS * LINE;
@@ -63,14 +64,19 @@ __device__ __forceinline__ void produce(const CUtensorMap& data, const CUtensorM
                        any ? tile.group * GROUP_IN + first : CI, at, tap % KW * X_DILATION,
                        tap / KW * DILATION, full[ring.stage]);
           if (!weights) continue;
-          copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : GROUP_IN, tap,
-                       tile.group * GROUP_OUT + tile.channel, full[ring.stage]);
+          int filter = tile.group * GROUP_OUT + tile.channel;
+          copy_weights(stage.weights + i * TILE_C * LINE, weight, any ? first : 2 * WEIGHT_IN, tap, filter,
+                       full[ring.stage]);
+#if SPLIT_BEFORE
+          copy_weights(stage.rest_of_weights + i * TILE_C * LINE, weight, any ? WEIGHT_IN + first : 2 * WEIGHT_IN, tap,
+                       filter, full[ring.stage]);
+#endif
         }
         ring.advance();
       }
     }
-  } else if (SPLIT && thread >= 32) {
-#if SPLIT
+  } else if (SPLIT && !SPLIT_BEFORE && thread >= 32) {
+#if SPLIT && !SPLIT_BEFORE
     for (int number = blockIdx.x / SPLITS; number < TILES; number += BLOCKS) {
       for (int step = begin; step < end; ++step) {
         wait(full[ring.stage], ring.parity);

@@ -2,6 +2,7 @@
 //
 // Besides those of the texts before it, the constants of this text are:
 //   BOXED              whether the tensor memory accelerator copies
+//   SPLIT_BEFORE       whether a launch before this one has split the weights
 //   CONSUMERS          warpgroups that multiply, each for 64 pixels; one more copies
 //   THREADS, RESIDENT  of a block, and blocks of a multiprocessor
 //   REASSIGNED, OTHER_REGISTERS, CONSUMER_REGISTERS   whether registers of the one that copies are given
@@ -11,7 +12,8 @@
 //   SPLITS             blocks of a cluster, which share the steps of a tile
 //   IN_PLANES          whether a warpgroup collects 32 channels of its 64 pixels in shared memory, and stores them plane by
 //                      plane: its warps would store eight pixels of four planes at a time, parts of eight sectors
-//   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
+//   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"; if elements are split,
+//                      MULTIPLY_ADD_COARSE is that for bfloat16
 //   SUMS_PLACES        its TILE_C / 2 sums in PTX, SUMS_OPERANDS in C++
 //   DIRECT             whether it takes both operands from shared memory
 //   PIXELS_OPERANDS    its first operand in C++, which consists of elements of windows
@@ -27,7 +29,7 @@
 // sums are added in float32.
 
 constexpr int STAGE = P_STAGE + (1 + SPLIT) * C_STAGE;
-constexpr bool PREPARED = BOXED && SPLIT;
+constexpr bool PREPARED = BOXED && SPLIT && !SPLIT_BEFORE;
 static_assert(TILE_P == 64 * CONSUMERS && THREADS == 128 * (CONSUMERS + 1), "64 pixels a warpgroup");
 static_assert(SPLITS <= STEPS && (SPLITS == 1 || BLOCKS == TILES), "each block has a step of a tile");
 
@@ -79,6 +81,21 @@ __device__ __forceinline__ void multiply_add(float (&sums)[TILE_C / 2], const Pi
       : PIXELS_OPERANDS, "l"(weights), "r"(add));
 }
 
+#if SPLIT
+// The same with operands in bfloat16.
+__device__ __forceinline__ void multiply_add_coarse(float (&sums)[TILE_C / 2], const Pixels& pixels,
+                                                    unsigned long long weights, int add) {
+  asm volatile(
+      "{\n"
+      ".reg .pred add;\n"
+      "setp.ne.b32 add, " ADD_PLACE ", 0;\n"
+      MULTIPLY_ADD_COARSE " {" SUMS_PLACES "}, " FIRST_PLACES ", " SECOND_PLACE ", add, 1, 1, 0;\n"
+      "}"
+      : SUMS_OPERANDS
+      : PIXELS_OPERANDS, "l"(weights), "r"(add));
+}
+#endif
+
 #if DIRECT
 // Begin to add the products of a step.
 __device__ __forceinline__ void multiply(float (&sums)[TILE_C / 2], const Stage& stage, bool first) {
@@ -116,6 +133,22 @@ __device__ __forceinline__ Rows rest_of(const Rows& rows) {
   return rest;
 }
 
+// Round elements, and return what an instruction in bfloat16 multiplies: what they have lost, and the elements. A thread
+// has elements a and a + 4 of eight of a pixel; these become neighbours.
+__device__ __forceinline__ Rows coarse_rest_of(Rows& rows) {
+  Rows rest;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float first = __uint_as_float(rows.of[i]), second = __uint_as_float(rows.of[i + 2]);
+    float high_first = rounded(first), high_second = rounded(second);
+    rest.of[i] = in_bfloat16(first - high_first, second - high_second);
+    rest.of[i + 2] = in_bfloat16(first, second);
+    rows.of[i] = __float_as_uint(high_first);
+    rows.of[i + 2] = __float_as_uint(high_second);
+  }
+  return rest;
+}
+
 // Add the products of a part of a step; those of smaller parts first.
 __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const Window& window,
                                          int first, bool add) {
@@ -127,7 +160,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
 #if SPLIT
   Rows rest[CHUNK];
 #pragma unroll
-  for (int i = 0; i < CHUNK; ++i) rest[i] = rest_of(rows[i]);
+  for (int i = 0; i < CHUNK; ++i) rest[i] = SPLIT_BEFORE ? coarse_rest_of(rows[i]) : rest_of(rows[i]);
   float part[TILE_C / 2];
 #else
   float (&part)[TILE_C / 2] = sums.of;
@@ -137,6 +170,10 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage, const W
 #pragma unroll
   for (int i = 0; i < CHUNK; ++i) {
     if (first + i >= COUNT) continue;
+    if (SPLIT_BEFORE) {
+      multiply_add_coarse(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
+      continue;
+    }
     if (SHORT_SUMS) {
       multiply_add(part, rest[i], described_weights(stage.rest_of_weights, first + i), i > 0);
     }
@@ -220,12 +257,10 @@ __device__ __forceinline__ void store_planes(Element* collected, const Outputs& 
 #pragma unroll
   for (int first = 0; first < 8 * EIGHTS; first += 4) {
     int plane = first + warp;
-    if (!ALL_C && plane >= left) continue;
+    Element read[2] = {collected[plane * PLANE_ROW + lane], collected[plane * PLANE_ROW + lane + 32]};  // several at once
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (outputs.exist[i]) {
-        outputs.of[i][(channel + plane) * PLANE] = collected[plane * PLANE_ROW + lane + 32 * i];
-      }
+      if (outputs.exist[i] && (ALL_C || plane < left)) outputs.of[i][(channel + plane) * PLANE] = read[i];
     }
   }
   meet_warpgroup();  // it has read what the next sums overwrite

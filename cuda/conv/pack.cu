@@ -21,12 +21,16 @@
 //   PACKS_WEIGHTS      whether there are others: weights of a single tap have channels last as they come
 //   EARLY              whether the launch of the convolution begins while this one ends
 //   PACK_DEEP          channels of weights that a block turns
+//   PACKS_DATA         whether the input is packed: weights alone may be split
+//   SPLIT_BEFORE       whether weights are split for instructions in bfloat16, see windows.cu
+//   WEIGHT_IN          channels of a tap of the weights with the padding
 //   TURNED_PIECES, TURNED_PIXELS   pieces of channels, a power of two, and pixels that a block turns
 
 constexpr int PACK_THREADS = 256;
 
 constexpr int PACK_PIECE = 16 / sizeof(Element), PACK_PIECES = PADDED / PACK_PIECE;
 constexpr int PACK_PLANE = PACK_H * PACK_W, PACKED_PLANE = PACKED_H * PACKED_W, PACK_TAPS = PACK_KH * PACK_KW;
+constexpr int PACK_LENGTH = PACK_CI * PACK_TAPS;  // products of a sum
 constexpr bool ALL_PACKED = PACKED_H == PACK_H && Y_APART == Y_TAPS && Y_STEP == 1 && Y_FIRST == 0 &&
                             PACKED_W == PACK_W && X_APART == X_TAPS && X_STEP == 1 && X_FIRST == 0;
 
@@ -126,19 +130,26 @@ __device__ void turn_pixels(Element* to, const Element* from, int block) {
 #endif
 
 #if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED
-// Turn the windows of up to PACK_DEEP channels, which follow each other, of one channel of the output.
-__device__ void turn_windows(Element* to, const Element* from, int block) {
-  constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
+// Read the windows of up to PACK_DEEP channels from such a one on, which follow each other, to shared memory.
+__device__ __forceinline__ const Element* read_windows(const Element* from, int first) {
   __shared__ Element windows[PACK_DEEP * PACK_TAPS];
-  int first = block % DEEP * PACK_DEEP;
-  from += (block / DEEP * PACK_CI + first) * PACK_TAPS;
-  to += block / DEEP * PACK_TAPS * PADDED + first;
-  int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS, width = min(PACK_DEEP, PADDED - first);
+  int count = max(0, min(PACK_DEEP, PACK_CI - first)) * PACK_TAPS;
 #pragma unroll 9
   for (int i = threadIdx.x; i < PACK_DEEP * PACK_TAPS; i += PACK_THREADS) {
     windows[i] = i < count ? from[i] : Element(0.0f);
   }
   __syncthreads();
+  return windows;
+}
+#endif
+
+#if PACKS_WEIGHTS && !FROM_NHWC && !UNROLLED && !SPLIT_BEFORE
+// Turn the windows of up to PACK_DEEP channels of one channel of the output.
+__device__ void turn_windows(Element* to, const Element* from, int block) {
+  constexpr int DEEP = (PADDED + PACK_DEEP - 1) / PACK_DEEP;
+  int first = block % DEEP * PACK_DEEP, width = min(PACK_DEEP, PADDED - first);
+  const Element* windows = read_windows(from + (block / DEEP * PACK_CI + first) * PACK_TAPS, first);
+  to += block / DEEP * PACK_TAPS * PADDED + first;
   for (int i = threadIdx.x; i < width * PACK_TAPS; i += PACK_THREADS) {
     int tap = i / width, channel = i % width;
     to[tap * PADDED + channel] = windows[channel * PACK_TAPS + tap];
@@ -180,6 +191,12 @@ __device__ void unroll_pixels(Element* to, const Element* from, int block) {
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 
+// Where a weight is among those of a window: element k of the rows that begin at row `top`.
+__device__ __forceinline__ int unrolled_weight(int top, int k) {
+  return FROM_NHWC ? top * UNROLLED_LENGTH + k
+                   : (channel_of(k) * PACK_KH + top + row_of(k)) * PACK_KW + column_of(k);
+}
+
 // Write the weights in the same order.
 __device__ void unroll_windows(Element* to, const Element* from, int block) {
   int place = block * PACK_THREADS + threadIdx.x, row = place / PACK_PIECES;
@@ -189,25 +206,82 @@ __device__ void unroll_windows(Element* to, const Element* from, int block) {
 #pragma unroll
   for (int i = 0; i < PACK_PIECE; ++i) {
     int k = place % PACK_PIECES * PACK_PIECE + i;
-    int at = FROM_NHWC ? row * UNROLLED_LENGTH + k
-                       : ((channel * PACK_CI + channel_of(k)) * PACK_KH + top + row_of(k)) * PACK_KW + column_of(k);
-    piece.of[i] = k < UNROLLED_LENGTH ? from[at] : Element(0.0f);
+    piece.of[i] = k < UNROLLED_LENGTH ? from[channel * PACK_LENGTH + unrolled_weight(top, k)] : Element(0.0f);
   }
   reinterpret_cast<PackedPiece<PACK_PIECE>*>(to)[place] = piece;
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(PACK_THREADS)
-#if PACKS_WEIGHTS
-    pack(const Element* __restrict__ data, const Element* __restrict__ weight,
-         Element* __restrict__ packed_data, Element* __restrict__ packed_weight) {
+#if SPLIT_BEFORE
+// Write the parts of eight weights, from `first` on, of such a row of a window.
+__device__ __forceinline__ void write_split(float* to, int row, int first, const float (&eight)[8]) {
+  const float4* pieces = reinterpret_cast<const float4*>(eight);
+  CoarseParts parts = coarse_parts_of(pieces[0], pieces[1]);
+  float4 *larger = reinterpret_cast<float4*>(to + row * (2 * WEIGHT_IN) + first), *rest = larger + WEIGHT_IN / 4;
+  larger[0] = parts.larger[0];
+  larger[1] = parts.larger[1];
+  reinterpret_cast<uint4*>(rest)[0] = parts.whole;
+  reinterpret_cast<uint4*>(rest)[1] = parts.lost;
+}
+
+// Split weights, eight at a time.
+__device__ void split_windows(float* to, const float* from, int block) {
+  alignas(16) float eight[8];
+#if FROM_NHWC || UNROLLED
+#if UNROLLED
+  constexpr int ROWS = PARTS_OF_WINDOW_ROWS, EXISTING = UNROLLED_LENGTH;
 #else
-    pack(const Element* __restrict__ data, Element* __restrict__ packed_data) {
+  constexpr int ROWS = PACK_TAPS, EXISTING = PACK_CI;
+#endif
+  int place = block * PACK_THREADS + threadIdx.x, row = place / (WEIGHT_IN / 8), first = place % (WEIGHT_IN / 8) * 8;
+  if (row >= PACK_CO * ROWS) return;
+  from += row / ROWS * PACK_LENGTH;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    int k = first + i;
+#if UNROLLED
+    int at = unrolled_weight(row % ROWS, k);
+#else
+    int at = row % ROWS * PACK_CI + k;
+#endif
+    eight[i] = k < EXISTING ? from[at] : 0.0f;
+  }
+  write_split(to, row, first, eight);
+#else
+  constexpr int DEEP = (WEIGHT_IN + PACK_DEEP - 1) / PACK_DEEP;
+  int filter = block / DEEP, first = block % DEEP * PACK_DEEP;
+  const float* windows = read_windows(from + (filter * PACK_CI + first) * PACK_TAPS, first);
+  for (int i = threadIdx.x; i < PACK_DEEP / 8 * PACK_TAPS; i += PACK_THREADS) {
+    int tap = i % PACK_TAPS, channel = i / PACK_TAPS * 8;
+    if (first + channel >= WEIGHT_IN) break;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) eight[j] = windows[(channel + j) * PACK_TAPS + tap];
+    write_split(to, filter * PACK_TAPS + tap, first + channel, eight);
+  }
+#endif
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(PACK_THREADS) pack(
+#if PACKS_DATA
+    const Element* __restrict__ data,
+#endif
+#if PACKS_WEIGHTS
+    const Element* __restrict__ weight,
+#endif
+#if PACKS_DATA && PACKS_WEIGHTS
+    Element* __restrict__ packed_data,
+#elif PACKS_DATA
+    Element* __restrict__ packed_data) {
+#endif
+#if PACKS_WEIGHTS
+    Element* __restrict__ packed_weight) {
 #endif
 #if EARLY
   asm volatile("griddepcontrol.launch_dependents;");  // blocks of the convolution may begin
 #endif
   int block = blockIdx.x;
+#if PACKS_DATA
   if (block < PACK_DATA_BLOCKS) {
 #if UNROLLED
     unroll_pixels(packed_data, data, block);
@@ -218,8 +292,11 @@ extern "C" __global__ void __launch_bounds__(PACK_THREADS)
 #endif
     return;
   }
-#if PACKS_WEIGHTS
   block -= PACK_DATA_BLOCKS;
+#endif
+#if SPLIT_BEFORE
+  split_windows(packed_weight, weight, block);
+#elif PACKS_WEIGHTS
 #if UNROLLED
   unroll_windows(packed_weight, weight, block);
 #elif FROM_NHWC

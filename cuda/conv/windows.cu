@@ -264,17 +264,24 @@ __device__ __forceinline__ void store_collected(Element* collected, Element* out
     __syncwarp();
     int own = lane % LANES * WIDTH;
     bool has = own < 8 * EIGHTS && (ALL_C || own < left);
+    if (own >= 8 * EIGHTS) own = 0;  // which is there, so that all can be read before one is stored
+    alignas(2 * sizeof(Element)) Element read[COLLECTED_PIXELS / WIDTH][WIDTH];
 #pragma unroll
-    for (int row = lane / LANES; row < COLLECTED_PIXELS; row += WIDTH) {
-      int at = tile.pixel + pixel + COLLECTED_PIXELS * i + row;
+    for (int j = 0; j < COLLECTED_PIXELS / WIDTH; ++j) {
+      const Element* from = collected + (j * WIDTH + lane / LANES) * COLLECTED_ROW + own;
+#pragma unroll
+      for (int k = 0; k < WIDTH; ++k) read[j][k] = from[k];
+    }
+#pragma unroll
+    for (int j = 0; j < COLLECTED_PIXELS / WIDTH; ++j) {
+      int at = tile.pixel + pixel + COLLECTED_PIXELS * i + j * WIDTH + lane / LANES;
       if (!has || !(ALL_P || at < tile.end)) continue;
-      const Element* from = collected + row * COLLECTED_ROW + own;
       Element* to = output + at * CO + first + own;
       if constexpr (WIDTH == 2) {
         using Type = typename Both<2 * sizeof(Element)>::Type;
-        *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(from);
+        *reinterpret_cast<Type*>(to) = *reinterpret_cast<const Type*>(read[j]);
       } else {
-        *to = *from;
+        *to = read[j][0];
       }
     }
     __syncwarp();  // all have read what the next ones overwrite

@@ -29,6 +29,21 @@
 #endif
 #define SCALED_END (SCALES == 1 || SCALES == 2)
 
+// The scales of all elements of A and of B. They are read before the end of a product, which would otherwise wait for
+// them, and multiplied there: at the beginning, the copies of the first steps would wait.
+struct CommonScales {
+  float of_a = 1.0f, of_b = 1.0f;
+};
+
+__device__ __forceinline__ CommonScales common_scales([[maybe_unused]] const float* a_scale,
+                                                      [[maybe_unused]] const float* b_scale) {
+#if SCALES == 1
+  return {*a_scale, *b_scale};
+#else
+  return {};
+#endif
+}
+
 // Read neighbouring elements, of which `there` exist, or ALL.
 template <bool ALIGNED, bool ALL, int COUNT>
 __device__ __forceinline__ void read_elements(float (&to)[COUNT], const Result* from, int there) {
@@ -54,7 +69,8 @@ struct NoEnd {
 // Applies the end to elements of a part of C.
 struct End {
   const Result *bias, *residual;   // of its first column, and of its first element
-  const float *a_scale, *b_scale;  // of its first row, and of its first column; or those of all
+  const float *a_scale, *b_scale;  // of its first row, and of its first column
+  float factor;                    // of all elements
   int rows, columns;               // of C, from there on
 
   // Replace the sums of neighbouring columns, of which the first is a multiple of COUNT.
@@ -62,7 +78,6 @@ struct End {
   __device__ __forceinline__ void apply(float (&sums)[COUNT], int row, int column) const {
     [[maybe_unused]] int there = ALL || row < rows ? columns - column : 0;
 #if SCALES == 1
-    float factor = *a_scale * *b_scale;
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) sums[i] *= factor;
 #elif SCALES == 2
@@ -91,7 +106,7 @@ struct End {
 
 // At a place in C.
 __device__ __forceinline__ End end_at(Place place, const Result* bias, const Result* residual,
-                                      const float* a_scale = nullptr,
+                                      CommonScales scales = {}, const float* a_scale = nullptr,
                                       const float* b_scale = nullptr) {
 #if WITH_BIAS
   bias += place.product * C_COLUMNS + place.column;
@@ -103,13 +118,13 @@ __device__ __forceinline__ End end_at(Place place, const Result* bias, const Res
   a_scale += place.row;
   b_scale += place.column;
 #endif
-  return {bias, residual, a_scale, b_scale, place.end - place.row, C_COLUMNS - place.column};
+  return {bias, residual, a_scale, b_scale, scales.of_a * scales.of_b, place.end - place.row, C_COLUMNS - place.column};
 }
 #else
 using End = NoEnd;
 
-__device__ __forceinline__ End end_at(Place, const Result*, const Result*, const float* = nullptr,
-                                      const float* = nullptr) {
+__device__ __forceinline__ End end_at(Place, const Result*, const Result*, CommonScales = {},
+                                      const float* = nullptr, const float* = nullptr) {
   return {};
 }
 #endif

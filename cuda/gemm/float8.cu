@@ -4,6 +4,7 @@
 // rows of the copy are along K and a multiple of 16 bytes apart. An operand A of 16 bits is quantized.
 //
 // Besides those of tiles.cu and end.cu, the constants of this text are:
+//   A_ROWS, B_COLUMNS        of the operands; M and N are those of what is computed, which may be C's transpose
 //   A_TURNED, B_TURNED       the distance in elements between rows of a turned copy, or 0 without one
 //   A_QUANTIZED              the same distance in the quantized A, or 0
 //   STORED_LDA, STORED_LDB   distances in elements between the stored rows of A and B
@@ -51,14 +52,14 @@ __device__ void turn(const Element* __restrict__ from, Element* __restrict__ to)
 #if A_TURNED
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_turn_a(const Element* __restrict__ A, Element* __restrict__ a_turned) {
-  turn<M, STORED_LDA, A_TURNED>(A, a_turned);
+  turn<A_ROWS, STORED_LDA, A_TURNED>(A, a_turned);
 }
 #endif
 
 #if B_TURNED
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_turn_b(const Element* __restrict__ B, Element* __restrict__ b_turned) {
-  turn<N, STORED_LDB, B_TURNED>(B, b_turned);
+  turn<B_COLUMNS, STORED_LDB, B_TURNED>(B, b_turned);
 }
 #endif
 
@@ -113,7 +114,7 @@ __device__ __forceinline__ void write_four(Element* a_quantized, int row, int k,
 extern "C" __global__ void __launch_bounds__(MAKERS)
     gemm_largest(const Result* __restrict__ A, float* __restrict__ largest_parts) {
   float size = 0.0f;
-  for (int row = blockIdx.x; row < M; row += LARGEST_PARTS) {
+  for (int row = blockIdx.x; row < A_ROWS; row += LARGEST_PARTS) {
     for (int k = threadIdx.x * FOUR; k < K; k += MAKERS * FOUR) {
       float four[FOUR];
       read_four(four, A, row, k);
@@ -133,13 +134,13 @@ extern "C" __global__ void __launch_bounds__(MAKERS)
   constexpr int BLOCKS_OF_ROW = (K + 127) / 128;
   long long number = 1LL * blockIdx.x * (MAKERS / 32) + threadIdx.x / 32;
   int row = static_cast<int>(number / BLOCKS_OF_ROW), along = static_cast<int>(number % BLOCKS_OF_ROW);
-  if (row >= M) return;
+  if (row >= A_ROWS) return;
   int lane = threadIdx.x % 32, k = along * 128 + lane * FOUR;
   float four[FOUR];
   read_four(four, A, row, k);
   int power = power_for(largest_of_warp(largest_of(four)));
   if (k < A_QUANTIZED) write_four(a_quantized, row, k, four, power);
-  if (lane == 0) a_scale[along * M + row] = power_of_two(power);
+  if (lane == 0) a_scale[along * A_ROWS + row] = power_of_two(power);
 }
 #else
 // A block quantizes a row.

@@ -92,6 +92,16 @@ __device__ __forceinline__ int sharer_of(int rank, int number) {
                             : (m + 1 + number - CLUSTER_N) % CLUSTER_M + n * CLUSTER_M;
 }
 
+// Meet when barriers have been initialized. Blocks that divide the steps of a tile copy for themselves alone: they first
+// meet when they add their sums.
+__device__ __forceinline__ void begin_together() {
+  if (TILE_BLOCKS > 1) {
+    __syncthreads();
+  } else {
+    meet();
+  }
+}
+
 // Tell one of the SHARERS of a block that it has read a stage.
 __device__ __forceinline__ void empty_for(Barrier& empty, int rank, int number) {
 #if TILE_BLOCKS > 1

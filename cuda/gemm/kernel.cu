@@ -208,6 +208,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     __syncthreads();  // the next tile's first copies overwrite what was read last
   }
 #if TILE_BLOCKS > 1
-  meet();  // others read what this block has left
+  wait_for_cluster();  // others have read what this block has left
 #endif
 }

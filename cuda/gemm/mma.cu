@@ -265,23 +265,37 @@ template <int WIDTH, bool ALL, class T, class Ending>
 __device__ __forceinline__ void store_gathered(T* to, int distance, int rows, int columns,
                                                const Ending& ending, const float* memory) {
   using Type = typename Piece<WIDTH * sizeof(T)>::Type;
-  constexpr int ALONG = TILE_N / WIDTH;
+  constexpr int ALONG = TILE_N / WIDTH, MOST_ROWS = (TILE_M + TILE_BLOCKS - 1) / TILE_BLOCKS;
+  constexpr int COUNT = (MOST_ROWS * ALONG + THREADS - 1) / THREADS;  // of a thread
   int first = TILE_M * own_part() / TILE_BLOCKS, end = TILE_M * (own_part() + 1) / TILE_BLOCKS;
-  for (int i = first * ALONG + threadIdx.x; i < end * ALONG; i += THREADS) {
-    int row = i / ALONG, column = i % ALONG * WIDTH;
-    if (!ALL && (row >= rows || column >= columns)) continue;
-    const float* left = memory + row * SUMS_ROW + column;
-    float sums[WIDTH] = {};
+  float sums[COUNT][WIDTH] = {};
+  auto own_place = [&](int i) { return first * ALONG + i * THREADS + static_cast<int>(threadIdx.x); };
+  auto exists = [&](int place) {
+    return place < end * ALONG && (ALL || (place / ALONG < rows && place % ALONG * WIDTH < columns));
+  };
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    int place = own_place(i);
+    if (!exists(place)) continue;
+    const float* left = memory + place / ALONG * SUMS_ROW + place % ALONG * WIDTH;
 #if TILE_BLOCKS > 1
 #pragma unroll
-    for (int block = 0; block < TILE_BLOCKS; ++block) add_left(sums, place_in_block(left, block));
+    for (int block = 0; block < TILE_BLOCKS; ++block) add_left(sums[i], place_in_block(left, block));
 #else
-    add_left(sums, left);
+    add_left(sums[i], left);
 #endif
-    ending.template apply<ALL>(sums, row, column);
+  }
+#if TILE_BLOCKS > 1
+  arrive_in_cluster();  // before sums are stored, for which it would wait
+#endif
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    int place = own_place(i), row = place / ALONG, column = place % ALONG * WIDTH;
+    if (!exists(place)) continue;
+    ending.template apply<ALL>(sums[i], row, column);
     alignas(sizeof(Type)) T results[WIDTH];
 #pragma unroll
-    for (int j = 0; j < WIDTH; ++j) results[j] = T(sums[j]);
+    for (int j = 0; j < WIDTH; ++j) results[j] = T(sums[i][j]);
     T* there = to + row * distance + column;
     if (ALL || column + WIDTH <= columns) {
       *reinterpret_cast<Type*>(there) = *reinterpret_cast<const Type*>(results);

@@ -336,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  arrive_in_cluster();
+  arrive_in_cluster();  // before the first copies, for which it would wait
 
   int rank = blockIdx.x % TILE_BLOCKS;
   Place place = place_of(blockIdx.x / TILE_BLOCKS);
@@ -353,6 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (MAPPED_BYTES > 0 && leader) {
     while (step < end && step < begin + STAGES) copy_next();
   }
+  CommonScales scales = common_scales(A_SCALE, B_SCALE);
   __syncwarp();
   __syncthreads();
 
@@ -426,7 +427,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       pair[0] += both.x;
       pair[1] += both.y;
     }
-    end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<ALL_M && ALL_N>(pair, first + row, column);
+    end_at(place, BIAS, RESIDUAL, scales, A_SCALE, B_SCALE).apply<ALL_M && ALL_N>(pair, first + row, column);
     store_pair<ALL_N>(C + place_in_c(place) + (first + row) * LDC + column, LDC,
                       N - place.column - column, pair[0], pair[1]);
   }

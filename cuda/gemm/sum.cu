@@ -43,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (here.row >= here.end || here.column >= N) continue;
     here = place_of_c(here);
     float result[1] = {sums[j]};
-    end_at(here, BIAS, RESIDUAL, A_SCALE, B_SCALE).apply<true>(result, 0, 0);
+    end_at(here, BIAS, RESIDUAL, common_scales(A_SCALE, B_SCALE), A_SCALE, B_SCALE).apply<true>(result, 0, 0);
     C[place_in_c(here)] = Result(result[0]);
   }
 }

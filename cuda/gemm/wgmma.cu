@@ -28,7 +28,7 @@
 constexpr int DEPTH = 32 / sizeof(Element);  // columns of A and rows of B in one instruction
 constexpr int OWN_M = TILE_M / CONSUMERS, PIECES = OWN_M / 64;
 constexpr int C_LINE = SWAPPED ? 16 : HALVES && TILE_N % 64 ? 32 : 128 / sizeof(Result);  // elements of a line of C
-constexpr int C_LINE_BYTES = C_LINE * sizeof(Result);
+constexpr int C_LINE_BYTES = SWAPPED ? 128 : C_LINE * sizeof(Result);
 constexpr int C_PIECE = 16 / sizeof(Result);  // elements of C of what is swizzled as a whole
 constexpr int C_BOXES = 2, C_BOX = 16 * (SWAPPED ? 64 : C_LINE);  // of a warp: one is filled while the other is stored
 static_assert(TILE_M == OWN_M * CONSUMERS && OWN_M == 64 * PIECES, "rows must be divided evenly");
@@ -168,9 +168,10 @@ __device__ __forceinline__ unsigned packed(float first, float second) {
 // Where an element of C is in a box of lines, whose pieces are swizzled.
 __device__ __forceinline__ int place_in_box(int line, int column) {
   int piece = column / C_PIECE ^ line / (128 / C_LINE_BYTES) % (C_LINE_BYTES / 16);
-  return line * C_LINE + piece * C_PIECE + column % C_PIECE;
+  return line * (C_LINE_BYTES / static_cast<int>(sizeof(Result))) + piece * C_PIECE + column % C_PIECE;
 }
 
+#if !SWAPPED
 // Put the sums of 16 lines from `m` and C_LINE columns from `n`, with their end, into a box.
 __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float (&sums)[TILE_N / 2],
                                          const End& end) {
@@ -203,13 +204,60 @@ __device__ __forceinline__ void fill_box(Result* box, int m, int n, const float 
   }
 #endif
 }
+#endif
 
 // Whether this block stores what a thread has in a box: blocks that divide a tile's steps store parts of it.
 __device__ __forceinline__ bool stored_here(int piece, int n) {
   return (piece * (TILE_N / C_LINE) + n / C_LINE) % TILE_BLOCKS == own_part();
 }
 
-#if SWAPPED
+#if SWAPPED && BOXED_C
+static_assert(HALVES, "stmatrix transposes elements of 16 bits");
+
+// Write them, with their end: 64 rows of C at once, of which a warp has 16 of each 64 columns. It transposes them on
+// their way to four boxes of 16 rows in shared memory, which the four warps of a consumer fill together, and of which
+// each then stores one. Others are filled meanwhile; `stored` counts them.
+__device__ __forceinline__ void store_swapped(const CUtensorMap& c_map, Place place, int first_column, const Sums& sums,
+                                              const End& end, Result* boxes, int& stored) {
+  constexpr int ROWS = 64, OF_CONSUMER = ROWS / 16;
+  int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+    for (int n = 0; n < TILE_N; n += ROWS) {
+      Result* four = boxes + stored++ % C_BOXES * OF_CONSUMER * C_BOX;
+#pragma unroll
+      for (int part = 0; part < ROWS && n + part < TILE_N; part += 16) {
+        if (!stored_here(i, n + part)) continue;
+        unsigned pieces[4];  // of both halves of the columns, and then of eight further rows
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          float pair[2];
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            float one[1] = {sums.of[i][(n + part) / 2 + 2 * k + j]};
+            end.apply<ALL_M && ALL_N>(one, n + part + k / 2 * 8 + lane % 4 * 2 + j,
+                                      first_column + i * 64 + warp * 16 + k % 2 * 8 + lane / 4);
+            pair[j] = one[0];
+          }
+          pieces[k] = packed(pair[0], pair[1]);
+        }
+        Result* there = four + part * 64 + place_in_box(lane / 16 * 8 + lane % 8, warp * 16 + lane / 8 % 2 * 8);
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                     :: "r"(shared_address(there)), "r"(pieces[0]), "r"(pieces[1]), "r"(pieces[2]), "r"(pieces[3])
+                     : "memory");
+      }
+      written_for_async();
+      if (lane == 0) wait_for_boxes<0>();  // those that are filled next have been stored
+      asm volatile("bar.sync %0, 128;" :: "r"(3 + static_cast<int>(threadIdx.x) / 128) : "memory");
+      if (lane == 0 && n + 16 * warp < TILE_N && stored_here(i, n + 16 * warp)) {
+        store_box(c_map, place.column + first_column + i * 64, place.row + n + 16 * warp, matrix_of(place),
+                  four + warp * C_BOX);
+      }
+    }
+  }
+}
+#elif SWAPPED
 // Write them, with their end, to C, of which `rows` and `columns` exist, or ALL: a warp transposes AT_ONCE x 16 in a
 // box of its own, where rows of C are so far apart that there are few bank conflicts. Neighbouring lanes then write
 // neighbouring elements, C_WIDTH at once.
@@ -457,7 +505,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  meet();
+  begin_together();
 
   int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
@@ -485,8 +533,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int m = warpgroup * OWN_M;
   int thread = threadIdx.x % 128;
   unsigned long long a = described_part(a_stages + place_in_a(m, 0)), b = described_part(b_stages);
-  Result* c_boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
-                    threadIdx.x / 32 * C_BOXES * C_BOX;
+  [[maybe_unused]] CommonScales scales = common_scales(A_SCALE, B_SCALE);
+  constexpr int FILLED_BY = SWAPPED && BOXED_C ? 128 : 32;  // the threads that fill a box
+  Result* boxes = reinterpret_cast<Result*>(b_stages + STAGES * B_STAGE) +
+                  threadIdx.x / FILLED_BY * (FILLED_BY / 32 * C_BOXES * C_BOX);
   [[maybe_unused]] int stored = 0;
   for (Work work = first_work(block); work.any(); work = next_work(work, block)) {
 #if PROMOTED
@@ -542,25 +592,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if TILE_BLOCKS > 1
     add_parts(sums, reinterpret_cast<float4*>(a_stages));
+    arrive_in_cluster();  // before sums are stored, for which it would wait
 #endif
     Place place = place_of_c(place_of(work.tile, rank));
-#if SWAPPED
-    store_swapped<ALL_M && ALL_N>(C + place_in_c(place), place.end - place.row, C_COLUMNS - place.column, m, sums,
-                                  end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE),
-                                  reinterpret_cast<float*>(c_boxes));
+    End ending = end_at(place, BIAS, RESIDUAL, scales, A_SCALE, B_SCALE);
+#if SWAPPED && BOXED_C
+    store_swapped(c_map, place, m, sums, ending, boxes, stored);
+#elif SWAPPED
+    store_swapped<ALL_M && ALL_N>(C + place_in_c(place), place.end - place.row, C_COLUMNS - place.column, m, sums, ending,
+                                  reinterpret_cast<float*>(boxes));
 #elif ROWS_STORED
-    store(c_map, C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes,
-          stored);
+    store(c_map, C, place, m, sums, ending, boxes, stored);
 #elif BOXED_C
-    store(c_map, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
+    store(c_map, place, m, sums, ending, boxes, stored);
 #else
-    store(C, place, m, sums, end_at(place, BIAS, RESIDUAL, A_SCALE, B_SCALE), c_boxes, stored);
+    store(C, place, m, sums, ending, boxes, stored);
 #endif
   }
 #if BOXED_C
   if (threadIdx.x % 32 == 0) wait_for_boxes<0>();  // shared memory ends with the block
 #endif
-#if CLUSTERED
+#if TILE_BLOCKS > 1
+  wait_for_cluster();  // others have read the sums of this block
+#elif CLUSTERED
   meet();  // others have arrived at barriers of this block
 #endif
 }

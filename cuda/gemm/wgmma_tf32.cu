@@ -7,6 +7,7 @@
 //   SPLIT              whether elements are split (3xtf32), as in mma.cu
 //   COPIED             whether threads copy A and B, with LDA and LDB elements from row to row: tensor maps
 //                      can only describe rows that are a multiple of 16 bytes apart
+//   TOGETHER           blocks that a multiprocessor holds at once, which share its registers
 //   MULTIPLY_ADD       the instruction, up to its operands: "wgmma ... .m64n128k8.f32.tf32.tf32"
 //   SUMS_PLACES        its TILE_M / 2 sums in PTX, SUMS_OPERANDS in C++
 //   FIRST_PLACES, SECOND_PLACE, ADD_PLACE   its other operands
@@ -494,8 +495,8 @@ __device__ Place place_of_part(int i) {
 }
 #endif
 
-// With one block to a multiprocessor, the compiler knows how many registers there are at launch.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// With so many blocks to a multiprocessor, the compiler knows how many registers there are at launch.
+extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER)
 #if CLUSTERED
     __cluster_dims__(CLUSTER * TILE_BLOCKS, 1, 1)
 #endif
@@ -533,7 +534,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  meet();
+  begin_together();
 
   int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
@@ -636,13 +637,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
 #if TILE_BLOCKS > 1
     add_parts(sums, reinterpret_cast<float4*>(stages));
+    arrive_in_cluster();  // before sums are stored, for which it would wait
 #endif
     Place place = place_of_c(place_of(work.tile, rank));
     store<ALL_M && ALL_N>(C + place_in_c(place), LDC, place.end - place.row, C_COLUMNS - place.column,
                           warpgroup * 64, sums, end_at(place, BIAS, RESIDUAL));
   }
   if (IN_TURN && warpgroup == 0) wait_for_turn(warpgroup);  // no barrier keeps an arrival
-#if CLUSTERED
+#if TILE_BLOCKS > 1
+  wait_for_cluster();  // others have read the sums of this block
+#elif CLUSTERED
   meet();  // others have arrived at barriers of this block
 #endif
 }

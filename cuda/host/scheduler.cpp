@@ -17,6 +17,8 @@
 #include "matrices.h"
 #include "teams.h"
 
+#define ALWAYS_INLINE [[gnu::always_inline]] inline
+
 namespace cuhost {
 
 extern "C" {
@@ -56,12 +58,9 @@ uint32_t launch_interval;      // the barrier interval in which the launch began
 uint64_t stride;               // between the multiprocessors of blocks that begin one after the other
 uint32_t latest_interval;      // of all blocks
 
-// Where warps run ahead, the thread that goes on before all others: one of the running thread's warp, or else
-// the first from the favourite on. -1 if there is none, or if that has happened often enough.
-int next_ahead() {
-  int count = now->thread_count, begun = now->cursor - (count - now->live);
-  if (!now->ahead || begun <= now->waiting + now->warp_waiters || now->lead <= 0) return -1;
-  --now->lead;
+// Searches for `next_ahead`.
+[[gnu::noinline]] int search_ahead() {
+  int count = now->thread_count;
   const State* state = now->state;
   auto find = [&](int from, int to) {
     const void* found = from < to ? memchr(state + from, ready, (size_t)(to - from)) : nullptr;
@@ -77,9 +76,22 @@ int next_ahead() {
   return next < 0 ? find(0, now->favourite) : next;
 }
 
+// Where warps run ahead, the thread that goes on before all others: one of the running thread's warp, or else
+// the first from the favourite on. -1 if there is none, or if that has happened often enough.
+ALWAYS_INLINE int next_ahead() {
+  Block& block = *now;
+  if (!block.ahead || block.lead <= 0) return -1;
+  int begun = block.cursor - (block.thread_count - block.live);
+  if (begun <= block.waiting + block.warp_waiters) return -1;
+  --block.lead;
+  int neighbour = current + 1;
+  bool found = neighbour % 32 && neighbour < block.thread_count && block.state[neighbour] == ready;
+  return found ? neighbour : search_ahead();
+}
+
 // Continues with the next runnable thread of this pass, directly from fiber to fiber, or returns to
 // the scheduler if there is none or threads remain to be started.
-void leave() {
+ALWAYS_INLINE void leave() {
   if (int next = next_ahead(); next >= 0) {
     leave_for(now->fiber_of[next]);
     return;
@@ -215,6 +227,14 @@ bool any_sleeps_for_others() {
         waits.c_str(), now->threads[k].mask);
 }
 
+[[noreturn, gnu::cold, gnu::noinline]] void barriers_diverged(int line) {
+  Index other = now->threads[now->first_at_barrier].index;
+  fault("runtime",
+        "barrier divergence: %s waits in line %d and %s in line %d: all threads of a block must "
+        "meet at the same barrier",
+        here().c_str(), line, place_of(other, cuhost_where.block).c_str(), now->barrier_line);
+}
+
 void go_on_with(Block& block) {
   now = &block;
   epoch_of = block.epoch_of;
@@ -225,7 +245,13 @@ void go_on_with(Block& block) {
 
 }  // namespace
 
-void enter(int thread) {
+void update_stamp() {
+  thread_stamp = (uint64_t)barrier_interval << 32 |
+                 (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
+}
+
+// Inlined into `cuhost_barrier`, where kernels with many barriers spend much of their time.
+ALWAYS_INLINE static void go_on_as(int thread) {
   current = thread;
   cuhost_turns += (uint64_t)(patience_now - turns_left);
   patience_now = now->preemptions > 0 ? 1 + (int)((next_random() >> 33) % shortest_patience) : patience;
@@ -234,12 +260,16 @@ void enter(int thread) {
   update_stamp();
 }
 
-void block_here() {
+ALWAYS_INLINE static void let_others_run() {
   int mine = current;
   now->fiber_of[mine] = current_fiber;
   leave();
-  enter(mine);
+  go_on_as(mine);
 }
+
+void enter(int thread) { go_on_as(thread); }
+
+void block_here() { let_others_run(); }
 
 void fiber_body() {
   for (;;) {
@@ -272,11 +302,6 @@ unsigned running_slot() { return now->slot; }
 uint64_t running_block() { return now->number; }
 
 void block_may_wait() { now->may_wait = true; }
-
-void update_stamp() {
-  thread_stamp = (uint64_t)barrier_interval << 32 |
-                 (uint64_t)(epoch_of[current] & 0x3fffff) << 10 | (unsigned)current;
-}
 
 Index index_of(unsigned flat, Index extent) {
   return {flat % extent.x, flat / extent.x % extent.y, flat / extent.x / extent.y};
@@ -451,15 +476,11 @@ void cuhost_barrier(int line) {
     now->barrier_line = line;
     now->first_at_barrier = current;
   } else if (line != now->barrier_line) {
-    Index other = now->threads[now->first_at_barrier].index;
-    fault("runtime",
-          "barrier divergence: %s waits in line %d and %s in line %d: all threads of a block must "
-          "meet at the same barrier",
-          here().c_str(), line, place_of(other, cuhost_where.block).c_str(), now->barrier_line);
+    barriers_diverged(line);
   }
   now->state[current] = at_barrier;
   ++now->waiting;
-  block_here();
+  let_others_run();
 }
 
 int cuhost_barrier_reduce(int predicate, char operation, int line) {

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <sys/mman.h>
 
 #include "block.h"
@@ -23,7 +22,8 @@ constexpr size_t stack_stride = page + stack_bytes + page;  // as STACK_BYTES of
 // Linux gives a process: further ones do without.
 constexpr int guarded = 16384, at_once = 1024;
 
-std::deque<Context> fibers;
+Context* fibers;  // as many as the plan allows; memory that nothing has touched takes no room
+int fibers_begun;
 std::vector<int> idle;
 Context scheduler_context;
 
@@ -33,6 +33,8 @@ void reserve() {
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pool == MAP_FAILED) fault("runtime", "no memory for stacks: %s", strerror(errno));
   fiber_low = (uintptr_t)pool;
+  fibers = (Context*)must_map(nullptr, plan.fibers * sizeof(Context), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 }
 
 void open_memory(char* begin, size_t bytes) {
@@ -49,15 +51,15 @@ int take_fiber() {
     return index;
   }
   if (!fiber_low) reserve();
-  int index = (int)fibers.size();
+  int index = fibers_begun;
   if ((size_t)index == plan.fibers) fault("runtime", "no memory for more than %d stacks", index);
   char* begin = (char*)fiber_low + stack_stride * (size_t)index;
   if (index < guarded) open_memory(begin + page, stack_bytes);
   else if (index % at_once == 0)
     open_memory(begin, stack_stride * std::min((size_t)at_once, plan.fibers - (size_t)index));
-  fibers.emplace_back();
+  ++fibers_begun;
   size_t colour = (size_t)index * 832 % 61440;
-  start_at(fibers.back(), begin + page, stack_bytes - colour, fiber_body);
+  start_at(fibers[index], begin + page, stack_bytes - colour, fiber_body);
   return index;
 }
 
@@ -65,16 +67,16 @@ void give_fiber(int fiber) { idle.push_back(fiber); }
 
 void resume(int fiber) {
   current_fiber = fiber;
-  switch_to(scheduler_context, fibers[(size_t)fiber]);
+  switch_to(scheduler_context, fibers[fiber]);
 }
 
 void leave_for(int fiber) {
-  Context& mine = fibers[(size_t)current_fiber];
+  Context& mine = fibers[current_fiber];
   current_fiber = fiber;
-  switch_to(mine, fibers[(size_t)fiber]);
+  switch_to(mine, fibers[fiber]);
 }
 
-void leave_for_scheduler() { switch_to(fibers[(size_t)current_fiber], scheduler_context); }
+void leave_for_scheduler() { switch_to(fibers[current_fiber], scheduler_context); }
 
 bool on_fiber_stack(const void* address) { return (uintptr_t)address - fiber_low < fiber_bytes; }
 

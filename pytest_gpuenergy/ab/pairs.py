@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pytest_gpuenergy.ab.exhibit import Exhibit
-from pytest_gpuenergy.ab.rounds import SHORT, Turns, take_turns
+from pytest_gpuenergy.ab.rounds import TURN, Turns, take_turns
 from pytest_gpuenergy.control import Setpoint
 from pytest_gpuenergy.energy import EnergyMeter
 from pytest_gpuenergy.engine import Station
@@ -58,7 +58,7 @@ def compare_pairs(
     comparisons = count_comparisons(len(found.pairs), settings)
     judgements: list[Judgement] = []
     looks = Looks.up_to(rounds)
-    meter = EnergyMeter(station.device, SHORT)  # one for all, because it learns about the card
+    meter = EnergyMeter(station.device, TURN)  # one for all, because it learns about the card
 
     def ends(turns: Turns) -> bool:
         return turns.are_enough(settings, comparisons, looks, precision)

@@ -66,6 +66,11 @@ class Memory(Protocol):
 class DeviceArrays(Arrays):
     """Arrays in the memory of a device."""
 
+    def begin(self) -> None:
+        """Do now what the first use of arrays would have to do, such as creating a context."""
+        with self.used():
+            pass
+
     @abstractmethod
     def memory(self, nbytes: int) -> Memory:
         """Allocate device memory on which kernels run in place.
@@ -235,10 +240,15 @@ class Arena:
         return flat.view(f"u{stored_as(self.tensor.dtype).itemsize}")
 
     def guards(self) -> tuple[Bytes, Bytes]:
-        """Return copies of both guard bands on the host, the second with the padding."""
-        image, end = self.image(), GUARD_BYTES + self.tensor.nbytes
-        before, after = map(self.memory.arrays.get, (image[:GUARD_BYTES], image[end:]))
-        return before.view(np.uint8), after.view(np.uint8)
+        """Return both guard bands without copying them, the second with the padding."""
+        image = self.image()
+        return image[:GUARD_BYTES], image[GUARD_BYTES + self.tensor.nbytes :]
+
+    def expected_guards(self) -> tuple[Bytes, Bytes]:
+        """Return what the guard bands were made of, on the host."""
+        end = GUARD_BYTES + self.tensor.nbytes
+        after = guard(self.tensor.name, end, arena_bytes(self.tensor) - end)
+        return guard(self.tensor.name, 0, GUARD_BYTES), after
 
     def fill(self, value: Array | None = None) -> None:
         """Overwrite the tensor.

@@ -417,10 +417,12 @@ class EnergyMeter:
     ) -> list[Edge]:
         source, settings, clock = steadiness.source, steadiness.settings, self._device.clock
         begin_s = clock.now_s()
-        least_s = steadiness.warmup_s
+        least_s, least_limited_s = steadiness.warmup_s, settings.limited_warmup_s
         if run.is_followed:  # it has run for some time already, but not alone
-            least_s = max(_ALONE_S + source.memory_s, least_s - (begin_s - run.start_s))
-            least_s -= source.period_s / 2  # edges may come early by that
+            alone_s, ran_s = _ALONE_S + source.memory_s, begin_s - run.start_s
+            early_s = source.period_s / 2  # by which edges may come early
+            least_s = max(alone_s, least_s - ran_s) - early_s
+            least_limited_s = max(alone_s, least_limited_s - ran_s) - early_s
             edges = [source.next_edge(_stride(source))]
         else:
             edges = [source.probe()]
@@ -450,7 +452,7 @@ class EnergyMeter:
             exceeds = power_w >= (state.power_limit_mw or math.inf) / 1e3
             heated_s = now_s - begin_s
             if swings or exceeds:
-                heated_s -= max(0.0, settings.limited_warmup_s - least_s)
+                heated_s -= max(0.0, least_limited_s - least_s)
             steady = heated_s >= longest_s or (
                 heated_s >= least_s and (swings or steadiness.settled(edges, run.before_w))
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from pytest_gpuenergy.workloads import (
     Array,
     ArrayMath,
     ErrorBound,
+    Extremes,
     numbers,
     stored,
     stored_as,
@@ -61,7 +63,12 @@ class ArenaCheck:
         self._inputs: dict[str, Bytes] = {}
         self._initial: dict[str, Array] = {}
         self._before: dict[str, Array] = {}
-        self.expect(reference, bounds, seed)
+        with self._arrays.used():
+            self._guards = {
+                name: [self._arrays.put(band).view(np.uint8) for band in arena.expected_guards()]
+                for name, arena in arenas.items()
+            }
+            self.expect(reference, bounds, seed)
 
     def expect(
         self, reference: Callable[[], Reference], bounds: Mapping[str, ErrorBound], seed: int
@@ -81,6 +88,7 @@ class ArenaCheck:
                     self._initial[name] = self._copied(arena.elements(), self._initial.get(name))
                 if arena.tensor.is_written:
                     self._before[name] = self._copied(arena.elements(), self._before.get(name))
+        self._extremes: dict[str, Extremes] = {}
         self._is_repeated = False
         self._right: tuple[Reference, dict[str, Array], ErrorBound] | None = None
 
@@ -94,32 +102,82 @@ class ArenaCheck:
         """
         reference = self._reference()
         with self._arrays.used():
-            for arena in self._arenas.values():
-                _check_guards(arena)
-            for name, before in self._inputs.items():
-                arena = self._arenas[name]
-                image = arena.image()
-                if not self._arrays.same_bytes(before, image):
-                    changed = arena.payload(before != image)
-                    mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
-                    raise KernelFault(
-                        "correctness", f"{places(name, mask)} changed, although {name} is an input."
-                    )
+            untouched = self._begin_untouched()
+            if reference.arrays is None:  # otherwise the outputs are compared in the same wait
+                untouched()
             if (known := self._known_errors(reference)) is not None:
                 return known
-            outputs = self._numbers({n: arena.elements() for n, arena in self._outputs.items()})
-            earlier = self._numbers(self._before)
-            if reference.arrays is None:
-                outputs = {name: self._arrays.get(value) for name, value in outputs.items()}
-                earlier = {name: self._arrays.get(value) for name, value in earlier.items()}
-            errors = compare(outputs, reference, self._bounds, self._seed, earlier)
+            errors = self._compared(reference, untouched)
             self._remember(reference, errors)
             return errors
 
+    def _compared(self, reference: Reference, untouched: Callable[[], None]) -> ErrorBound:
+        there = reference.arrays
+
+        def values_of(name: str, elements: Array) -> Array:
+            values = self._arrays.numbers(elements, self._outputs[name].tensor.dtype)
+            return self._arrays.get(values) if there is None else values
+
+        outputs = {name: values_of(name, arena.elements()) for name, arena in self._outputs.items()}
+        distances = {}
+        with nullcontext() if there is None else there.used():
+            if there is not None:
+                outputs = {name: there.put(values) for name, values in outputs.items()}
+                distances = {
+                    name: there.begin_distance(outputs[name], expected, self._bounds[name].steps)
+                    for name, expected in reference.items()
+                }
+                untouched()
+            return compare(
+                outputs,
+                reference,
+                self._bounds,
+                self._seed,
+                lambda name: values_of(name, self._before[name]),
+                distances,
+            )
+
+    def _begin_untouched(self) -> Callable[[], None]:
+        """Begin to compare all guard bands and inputs with what they must be.
+
+        Returns:
+            A function that waits for the result; it raises KernelFault if anything has changed.
+        """
+        guards = [
+            pair
+            for name, expected in self._guards.items()
+            for pair in zip(expected, self._arenas[name].guards(), strict=True)
+        ]
+        inputs = [(before, self._arenas[name].image()) for name, before in self._inputs.items()]
+        differing = self._arrays.begin_differing([*guards, *inputs])
+
+        def check() -> None:
+            if differing():
+                self._tell_changes()
+
+        return check
+
+    def _tell_changes(self) -> None:
+        """Raise a KernelFault that says which guard band or input has changed."""
+        for arena in self._arenas.values():
+            _check_guards(arena, self._arrays)
+        for name, before in self._inputs.items():
+            arena = self._arenas[name]
+            changed = arena.payload(before != arena.image())
+            if changed.any():
+                mask = np.any(changed.reshape(*arena.tensor.shape, -1), axis=-1)  # by element
+                raise KernelFault(
+                    "correctness", f"{places(name, mask)} changed, although {name} is an input."
+                )
+        raise KernelFault(
+            "correctness",
+            "Guard bands or inputs changed, and changed back while they were compared.",
+        )
+
     def _copied(self, present: A, earlier: A | None) -> A:
-        """Return a copy; on the host, memory that was touched before is several times as fast."""
-        if earlier is None or not isinstance(self._arrays, HostArrays):
-            return present.copy()
+        """Return a copy, in the memory of an earlier one: that was touched or allocated before."""
+        if earlier is None:
+            return self._arrays.copy(present)
         earlier[...] = present
         return earlier
 
@@ -157,15 +215,11 @@ class ArenaCheck:
                 if name in self._initial:
                     arena.fill(self._initial[name])
                 else:
-                    dtype = arena.tensor.dtype
-                    falsify(arena.elements(writable=True), self._draw, dtype, self._arrays)
+                    dtype, elements = arena.tensor.dtype, arena.elements(writable=True)
+                    if name not in self._extremes:  # the outputs are right whenever this is called
+                        self._extremes[name] = self._arrays.extremes(elements, dtype)
+                    falsify(elements, self._draw, dtype, self._arrays, self._extremes[name])
                 self._before[name][...] = arena.elements()
-
-    def _numbers(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        return {
-            name: self._arrays.numbers(value, self._outputs[name].tensor.dtype)
-            for name, value in outputs.items()
-        }
 
 
 def check_again(kernel: Relaunching, check: ArenaCheck, *, once: bool = False) -> None:
@@ -213,7 +267,13 @@ def falsified(right: Array, draw: np.random.Generator) -> Array:
     return false
 
 
-def falsify(right: Array, draw: np.random.Generator, dtype: str, arrays: ArrayMath = NUMPY) -> None:
+def falsify(
+    right: Array,
+    draw: np.random.Generator,
+    dtype: str,
+    arrays: ArrayMath = NUMPY,
+    extremes: Extremes | None = None,
+) -> None:
     """Make a few elements of ``right`` wrong: as many as the square root of its size.
 
     Each is off by at least a quarter of the largest value, but stays within the range of the
@@ -224,10 +284,11 @@ def falsify(right: Array, draw: np.random.Generator, dtype: str, arrays: ArrayMa
         draw: chooses the positions.
         dtype: the type of the elements.
         arrays: computes where ``right`` is.
+        extremes: the extremes of the correct values, if they are known.
     """
     if not right.size:
         return
-    low, high, peak = arrays.extremes(right, dtype)
+    low, high, peak = arrays.extremes(right, dtype) if extremes is None else extremes
     places = draw.integers(right.size, size=math.ceil(math.sqrt(right.size)))
     chosen = numbers(arrays.take(right, places), dtype)
     if not math.isfinite(peak):  # such elements count as 0
@@ -263,12 +324,15 @@ def _shift_cyclically(
     return low + (values - low + half) % reach
 
 
-def _check_guards(arena: Arena) -> None:
+def _check_guards(arena: Arena, arrays: Arrays) -> None:
     tensor = arena.tensor
-    changed = changed_guard_bytes(tensor.name, *arena.guards(), tensor.nbytes)
+    before, after = (arrays.get(band).view(np.uint8) for band in arena.guards())
+    changed = changed_guard_bytes(tensor.name, before, after, tensor.nbytes)
     end = GUARD_BYTES + tensor.nbytes
-    before, after = changed[changed < end], changed[changed >= end]
-    for offsets, where in ((before, "before the start"), (after, "past the end")):
+    for offsets, where in (
+        (changed[changed < end], "before the start"),
+        (changed[changed >= end], "past the end"),
+    ):
         if offsets.size:
             size = stored_as(tensor.dtype).itemsize
             first, last = ((int(i) - GUARD_BYTES) // size for i in offsets[[0, -1]])

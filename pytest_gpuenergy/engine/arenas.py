@@ -63,12 +63,16 @@ def memory_or_file_arenas(
     if arrays is not None and is_large(io):
         with contextlib.suppress(DeviceError):
             memories = {tensor.name: arrays.memory(arena_bytes(tensor)) for tensor in io.tensors}
-    if memories is not None:
-        yield {
-            tensor.name: Arena.within(memories[tensor.name], tensor, values.get(tensor.name))
-            for tensor in io.tensors
-        }
-        return
+        if memories is not None:
+            with arrays.used():  # waits once, at its end
+                arenas = {
+                    tensor.name: Arena.within(
+                        memories[tensor.name], tensor, values.get(tensor.name)
+                    )
+                    for tensor in io.tensors
+                }
+            yield arenas
+            return
     with file_arenas(io, values) as arenas:
         yield arenas
 

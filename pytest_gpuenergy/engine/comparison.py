@@ -18,6 +18,7 @@ from pytest_gpuenergy.workloads import (
     Array,
     ArrayMath,
     Condition,
+    Distance,
     ErrorBound,
     Values,
     is_untouched,
@@ -78,7 +79,8 @@ def compare(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
-    before: Mapping[str, Array] | None = None,
+    before: Callable[[str], Array | None] = lambda _: None,
+    distances: Mapping[str, Callable[[], Distance]] | None = None,
 ) -> ErrorBound:
     """Return the errors of ``outputs``, as fractions of the reference's largest value and norm.
 
@@ -90,7 +92,9 @@ def compare(
         reference: the correct outputs.
         bounds: the largest errors allowed, by name.
         seed: the seed of the inputs, for messages.
-        before: the outputs before the launch; None if they are unknown.
+        before: returns an output before the launch by its name; None if that is unknown.
+        distances: functions that return the outputs' `Distance` by name, as far as these have begun
+            to be computed where the reference is.
 
     Raises:
         InputError: the reference is NaN, or the output's type cannot represent it.
@@ -100,11 +104,16 @@ def compare(
     """
     arrays = reference.arrays if isinstance(reference, Reference) else None
     if arrays is None:
-        return _compared(outputs, reference, bounds, seed, before or {}, NUMPY)
+        return _compared(outputs, reference, bounds, seed, before, distances or {}, NUMPY)
+
+    def before_on_device(name: str) -> Array | None:
+        return None if (value := before(name)) is None else arrays.put(value)
+
     with arrays.used():
         on_device = {name: arrays.put(outputs[name]) for name in reference}
-        earlier = {name: arrays.put(value) for name, value in (before or {}).items()}
-        return _compared(on_device, reference, bounds, seed, earlier, arrays)
+        return _compared(
+            on_device, reference, bounds, seed, before_on_device, distances or {}, arrays
+        )
 
 
 def _compared(
@@ -112,7 +121,8 @@ def _compared(
     reference: Mapping[str, Values],
     bounds: Mapping[str, ErrorBound],
     seed: int,
-    before: Mapping[str, Array],
+    before: Callable[[str], Array | None],
+    distances: Mapping[str, Callable[[], Distance]],
     arrays: ArrayMath,
 ) -> ErrorBound:
     """Return what `compare` does, for arrays that are all on the host or all on one device."""
@@ -130,9 +140,10 @@ def _compared(
                     "or not as a bool; other programs may take such a byte for true, for false or "
                     "for both.",
                 )
-        largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
+        begun = distances.get(name) or arrays.begin_distance(output, expected, bound.steps)
+        largest, norm, scale, expected_norm = begun()
         if not math.isfinite(scale):
-            output, expected = _finite_part(name, output, expected, seed, before.get(name))
+            output, expected = _finite_part(name, output, expected, seed, before(name))
             largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
         if (limit := _out_of_range(output.dtype, expected, scale)) is not None:
             raise InputError(

@@ -131,7 +131,11 @@ class Harness:
         self._verifier.expect(make)
 
     def expect_workload(self, workload: Workload) -> None:
-        """Prepare on the host what a later kernel is verified on, see `Verifier`."""
+        """Prepare what the kernel of the next item is verified on, see `Verifier`.
+
+        The caller times nothing on the card before it measures the present item.
+        """
+        self._verifier.begin_arrays(workload)
         self._verifier.expect_workload(workload)
 
     def begin(self, workload: Workload) -> None:
@@ -330,6 +334,7 @@ class Harness:
     ) -> Measurement:
         with ExitStack() as stack:
             with phases.timed("load"):
+                self._verifier.settle()
                 repeater = stack.enter_context(repeat)
             foreign = self._watch.foreign_processes()
             try:

@@ -208,15 +208,18 @@ def _errors(
 
         check: ArenaCheck | None = None
         for run, (drawing, case) in enumerate(runs()):
-            if run:
-                _refill(arenas, case.result().inputs, poisoned=run != _UNPOISONED_RUN)
             bounds = job.io.bounds
             if drawing.uniform or drawing.sparse:
                 bounds = _bounds_of_one_sum(workload, bounds)
-            if check is None:
-                check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
-            else:
-                check.expect(_reference_of(case), bounds, drawing.seed)
+            if run:
+                inputs = case.result().inputs
+            with next(iter(arenas.values())).memory.arrays.used():  # waits once, at its end
+                if run:
+                    _refill(arenas, inputs, poisoned=run != _UNPOISONED_RUN)
+                if check is None:
+                    check = ArenaCheck(arenas, _reference_of(case), bounds, drawing.seed)
+                else:
+                    check.expect(_reference_of(case), bounds, drawing.seed)
             loaded.run(order_seed=run)
             try:
                 error = check()

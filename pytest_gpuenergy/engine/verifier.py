@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pytest_gpuenergy.devices import Device
@@ -68,6 +68,7 @@ class Verifier:
         self._pool: ThreadPoolExecutor | None = None
         count = 1 if device.arrays is None else CASES_AT_ONCE
         self._references = ThreadPoolExecutor(count, "references")
+        self._arrays_begun: Future[None] | None = None
         self._closed = False
         self._first_done = threading.Event()
         if len(os.sched_getaffinity(0)) > _FEW_PROCESSORS:
@@ -104,6 +105,20 @@ class Verifier:
         on_device = self._device.arrays is not None and is_large(workload)
         for subject, drawing in expected_drawings(workload, self._seed):
             self._ahead.submit(draw_ahead if on_device else case_of, subject, drawing)
+
+    def begin_arrays(self, workload: Workload) -> None:
+        """Begin to use the memory of a real GPU if a later kernel is verified there.
+
+        Nothing that is timed may run on it until `settle` has returned.
+        """
+        arrays = self._device.arrays
+        if arrays is not None and is_large(workload) and self._arrays_begun is None:
+            self._arrays_begun = self._references.submit(arrays.begin)
+
+    def settle(self) -> None:
+        """Wait for what `begin_arrays` has begun."""
+        if self._arrays_begun is not None:
+            wait([self._arrays_begun])  # whoever needs the arrays meets an error again
 
     def expect(self, make: Callable[[], tuple[AnyKernel, Workload]]) -> None:
         """Verify a kernel in the background, if that makes no difference to anything but the time.

@@ -21,6 +21,7 @@ from .conv.implicit import ImplicitParameters as ImplicitParameters
 from .conv.implicit_mma import ImplicitMmaParameters as ImplicitMmaParameters
 from .conv.input_blocks import Blocks as Blocks, input_blocks as input_blocks
 from .conv.packing import read_axis as read_axis
+from .conv.shallow import ShallowParameters as ShallowParameters
 from .gemm.costs import Costs as Costs, FittedCosts as FittedCosts, Trees as Trees, fitted as fitted
 from .gemm.cutlass_configurations import (
     Alignments as Alignments,

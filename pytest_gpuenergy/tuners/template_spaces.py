@@ -14,6 +14,7 @@ from pytest_gpuenergy.tuners.conv.conv_templates import (
 )
 from pytest_gpuenergy.tuners.conv.implicit import ImplicitParameters
 from pytest_gpuenergy.tuners.conv.implicit_mma import ImplicitMmaParameters
+from pytest_gpuenergy.tuners.conv.shallow import ShallowParameters
 from pytest_gpuenergy.tuners.gemm.costs import FittedCosts, fitted
 from pytest_gpuenergy.tuners.gemm.estimate import estimated_cycles
 from pytest_gpuenergy.tuners.gemm.heuristics import PACKAGE, advise_tiles
@@ -39,7 +40,7 @@ TEMPLATES: Mapping[str, type[TemplateParameters[Any]]] = {
         *(SimtParameters, MmaParameters),
         *(WgmmaParameters, WgmmaFloat8Parameters, WgmmaTf32Parameters, SkinnyParameters),
         *(DepthwiseParameters, GroupedParameters, NarrowParameters),
-        *(ImplicitParameters, ImplicitMmaParameters),
+        *(ImplicitParameters, ImplicitMmaParameters, ShallowParameters),
     )
 }
 """The templates by name."""

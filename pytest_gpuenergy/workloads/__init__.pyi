@@ -7,6 +7,7 @@ from .array_math import (
     NUMPY as NUMPY,
     Allowance as Allowance,
     ArrayMath as ArrayMath,
+    BytePair as BytePair,
     Distance as Distance,
     Extremes as Extremes,
     Values as Values,

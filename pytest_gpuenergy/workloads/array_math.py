@@ -7,16 +7,20 @@ functions that these methods call, when a machine first needs it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import EllipsisType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_gpuenergy.workloads.number_types import Array, numbers
 
+A = TypeVar("A", bound=Array)
 Values = npt.NDArray[np.float64]
+BytePair = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
 
 _PIECE = 8192
 """Elements that are compared at a time, which fit into the CPU's cache.
@@ -110,6 +114,12 @@ class ArrayMath:
     def numbers(self, values: Array, dtype: str) -> Array:
         """Return the numbers in an array of type ``dtype``, see `numbers`."""
         return numbers(values, dtype)
+
+    def copy(self, values: A) -> A:
+        """Return a copy of an array, as it lies in memory."""
+        copied = np.empty_like(values)
+        copied[...] = values  # CuPy's `copy` compiles a kernel even where memory can be copied
+        return copied
 
     def widened(self, values: Array, dtype: str) -> Values:
         """Return a copy in float64 of the numbers in an array of a floating-point type."""
@@ -210,6 +220,12 @@ class ArrayMath:
             float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
         )
 
+    def begin_distance(
+        self, output: Array, expected: Values, steps: int = 0
+    ) -> Callable[[], Distance]:
+        """Begin with `distance` where the arrays are; return a function that waits for it."""
+        return partial(self.distance, output, expected, steps)
+
     def count_within(self, output: Array, expected: Values, allowance: Allowance) -> int:
         """Return how many elements are off by no more than is allowed."""
         values, references = output.reshape(-1), expected.reshape(-1)
@@ -219,9 +235,16 @@ class ArrayMath:
             within += int((error <= allowance.of(references[piece], piece)).sum())
         return within
 
-    def same_bytes(self, one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> bool:
-        """Return whether two images are the same; their lengths are multiples of 8 bytes."""
-        return not (one.view(np.uint64) != other.view(np.uint64)).any()
+    def begin_differing(self, pairs: Sequence[BytePair]) -> Callable[[], list[int]]:
+        """Begin with `differing` where the images are; return a function that waits for it."""
+        return partial(self.differing, pairs)
+
+    def differing(self, pairs: Sequence[BytePair]) -> list[int]:
+        """Return the positions of the pairs of images, or of their ends, that are not the same.
+
+        They start at multiples of 8 bytes if their lengths are such multiples.
+        """
+        return [place for place, pair in enumerate(pairs) if _differ(*pair)]
 
     def fill_bytes(self, image: npt.NDArray[np.uint8], value: int) -> None:
         """Make every byte ``value``."""
@@ -239,6 +262,12 @@ class ArrayMath:
 
 NUMPY = ArrayMath()
 """Computes on the host."""
+
+
+def _differ(one: npt.NDArray[np.uint8], other: npt.NDArray[np.uint8]) -> bool:
+    if one.size % 8 == 0:  # words are compared faster than bytes
+        one, other = one.view(np.uint64), other.view(np.uint64)
+    return bool((one != other).any())
 
 
 def largest_of_slices(sizes: Values) -> Values:

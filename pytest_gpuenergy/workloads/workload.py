@@ -265,7 +265,7 @@ class Workload(ABC):
             if is_floating(tensor.dtype) and value.dtype != np.float64:
                 wide[tensor.name] = arrays.widened(value, tensor.dtype)
             else:
-                wide[tensor.name] = value.copy()
+                wide[tensor.name] = arrays.copy(value)
         return wide
 
     @property

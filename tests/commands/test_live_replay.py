@@ -19,6 +19,7 @@ from torch_programs import TWO_PRODUCTS, model_folder, write_module
 from pytest_gpuenergy import devices
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
+from pytest_gpuenergy.replay import read_calls
 
 SPARSE_PRODUCT = """
 import torch
@@ -368,6 +369,28 @@ class TestWithPyTorch:
             f"{held_back}-spaced",
         ]
 
+    def test_a_layer_that_the_limit_holds_back_has_the_gaps_of_the_host(
+        self, run, measured, monkeypatch
+    ):
+        plain, gaps = Harness.measure_callable, {}
+        launched_ms = sum(call.steps.get(1, 0) * call.call_us for call in read_calls(run)) / 1e3
+
+        def measure(*args: Any, **options: Any) -> Any:
+            parameters = args[2].parameters
+            gaps[parameters["replays"]] = parameters.get("gaps")
+            found = plain(*args, **options)
+            # 2 ms of the host's step for each one that the profile's calls have taken.
+            is_step = parameters["replays"] == "step1-eager"
+            time_ms = 2 * launched_ms if is_step else 1.0
+            found = replace(found, time_ms=time_ms, edp_mj_ms=2.0 * time_ms, power_w=2.0 / time_ms)
+            return replace(found, cap_binding="layer" in parameters)
+
+        monkeypatch.setattr(Harness, "measure_callable", measure)
+        assert replay(run) == 0
+        spaced = [key for key in measured if key.endswith("-spaced") and key.startswith("step1")]
+        assert spaced
+        assert {gaps[key] for key in spaced} == {50}  # of 20 µs each
+
     def test_arguments_that_do_not_fit_into_memory_get_one_sentence(
         self, run, measured, monkeypatch, capsys
     ):
@@ -439,6 +462,20 @@ class TestWithPyTorch:
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         (saving,) = report["changes"]
         assert saving["change"]["words"] == "capture the calls that are made from the host"
+
+    @pytest.mark.usefixtures("measured")
+    def test_a_graph_that_only_leaves_out_calls_has_windows(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+        asks = (
+            "    if not torch.cuda.is_current_stream_capturing():\n        result = value.tan()\n"
+        )
+        text = LAYERS.replace("    result = value\n", f"    result = value\n{asks}")
+        name, run = write_module(tmp_path, monkeypatch, text), tmp_path / "run"
+        assert torch_programs.profile(f"{name}:compute", run) == 0
+        assert replay(run) == 0
+        report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+        windows = {one["level"]: one["windows"] for one in report["accounts"]}
+        assert windows == {key: ["step0-layer0"] for key in ("graph", "eager", "layers")}
 
     @pytest.mark.usefixtures("measured")
     def test_the_card_is_not_heated_while_calls_are_profiled_alone(self, tmp_path, monkeypatch):
@@ -581,14 +618,15 @@ def test_successive_calls_of_layers_are_replayed_together(tmp_path, monkeypatch)
     assert torch_programs.profile(f"{name}:compute", run) == 0
     labels = host_stands_in(monkeypatch)
     assert replay(run) == 0
-    assert labels[-1] == "step0-layer0"
+    layer, *alone = labels[-5:]
+    assert layer == "step0-layer0"
     lines = (run / "results-emulated/measurements.jsonl").read_text().splitlines()
-    parameters = json.loads(lines[-1])["workload"]["parameters"]
+    parameters = json.loads(lines[-5])["workload"]["parameters"]
     assert (parameters["step"], parameters["count"]) == (0, 3)
-    # Each of them was replayed alone before, those with most time first.
+    # Each of them is replayed alone after that, those with most time first.
     calls = [json.loads(line) for line in (run / "operator_calls.jsonl").read_text().splitlines()]
-    assert sorted(parameters["calls"].split()) == sorted(labels[-5:-1])
-    assert labels[-5:-1] == [one["id"] for one in sorted(calls, key=lambda one: -one["total_us"])]
+    assert sorted(parameters["calls"].split()) == sorted(alone)
+    assert alone == [one["id"] for one in sorted(calls, key=lambda one: -one["total_us"])]
     report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
     graph = next(one for one in report["accounts"] if one["level"] == "graph")
     assert graph["windows"] == ["step0-layer0"]
@@ -601,8 +639,11 @@ def test_what_calls_read_and_change_is_restored_before_each_of_them(tmp_path, mo
     torch = pytest.importorskip("torch", reason="needs PyTorch")
     name, run = write_module(tmp_path, monkeypatch, CHANGES_IN_PLACE), tmp_path / "run"
     assert torch_programs.profile(f"{name}:compute", run) == 0
-    labels = host_stands_in(monkeypatch)
     largest: list[set[float]] = []
+    found: dict[str, set[float]] = {}
+    labels = host_stands_in(
+        monkeypatch, lambda number: found.update({labels[number - 1]: largest[-1]})
+    )
     launching = devices.GraphRepeater
 
     def repeat(turns: Any, **options: Any) -> Any:
@@ -615,7 +656,6 @@ def test_what_calls_read_and_change_is_restored_before_each_of_them(tmp_path, mo
     assert replay(run) == 0
     calls = map(json.loads, (run / "operator_calls.jsonl").read_text().splitlines())
     ids = {one["operator"].split(".")[1]: one["id"] for one in calls}
-    found = dict(zip(labels, largest, strict=False))  # what heats the card has no label
     assert found[ids["mul_"]] == {2.0}  # not 4, 8, 16, ...
     assert found["step0-layer0"] == {4.0}
     restored = {key.removesuffix("-restores") for key in labels if key.endswith("-restores")}

@@ -177,6 +177,23 @@ class TestWithPyTorch:
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
+    def test_the_attention_of_a_model_whose_parts_differ_in_it_is_that_which_was_asked_for(
+        self, tmp_path
+    ):
+        from pytest_gpuenergy.replay import load_model
+
+        text = {"model_type": "qwen2", "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1}
+        text |= {"num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 32}
+        vision = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        vision |= {"image_size": 64, "mlp_dim": 32, "output_channels": 32}
+        config = {"model_type": "got_ocr2", "text_config": text, "vision_config": vision}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        found = load_model(str(tmp_path), dtype="float32")
+        parts = found.model.config, found.model.config.text_config
+        assert {one._attn_implementation for one in parts} == {"eager", "sdpa"}
+        assert found.attention == "auto"
+        assert load_model(str(tmp_path), dtype="float32", attention="eager").attention == "eager"
+
     def test_weights_in_the_folder_are_used(self, tmp_path):
         from pytest_gpuenergy.replay import load_model
 

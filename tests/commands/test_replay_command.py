@@ -131,6 +131,27 @@ def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_p
     assert max(errors) < 0.03
 
 
+def test_a_recorded_window_that_the_limit_holds_back_is_replayed_with_its_gaps(tmp_path):
+    run = Path(shutil.copytree(QWEN, tmp_path / "qwen2"))
+    path = run / "results/measurements.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    by_key = {replayed(one): one for one in lines}
+    window, gap = by_key["step0-window0"], by_key["gap"]
+    parameters = {"replays": "step0-window0-spaced", "cache": "model", "gaps": 400, "turns": 1}
+    time_ms = window["time_ms"] + 400 * gap["time_ms"]
+    power_w = (window["energy_mj"] + 400 * gap["energy_mj"]) / time_ms
+    spaced = window | figures(time_ms, power_w)
+    spaced["workload"] = window["workload"] | {"parameters": parameters}
+    path.write_text("".join(json.dumps(one) + "\n" for one in [*lines, spaced]))
+    words = ("--gpu-device", "emulated:h200", "--brief", "--powercap", "300W")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["replay", str(run), *words]) == 0
+    report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
+    assert "step0-window0-spaced" in map(replayed, report["measurements"])
+    eager = next(one for one in report["accounts"] if (one["step"], one["level"]) == (0, "eager"))
+    assert "step0-window0" in eager["windows"]
+
+
 def test_without_pytorch_one_sentence_says_what_to_install(recorded, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     card: Any = SimpleNamespace(name="NVIDIA H200", ordinal=0)
@@ -306,7 +327,9 @@ class TestRecordedFigures:
         assert steps[0, "1500MHz"]["time_ms"] > steps[0, "current"]["time_ms"]
 
     @pytest.mark.slow
-    def test_after_an_interrupt_resume_measures_what_is_left(self, recorded, monkeypatch):
+    def test_an_interrupt_leaves_a_report_and_resume_measures_what_is_left(
+        self, recorded, monkeypatch
+    ):
         plain, labels = Harness.measure_callable, []
 
         def counted(self: Harness, repeater: Any, workload: Any, *others: Any, **more: Any) -> Any:
@@ -318,7 +341,11 @@ class TestRecordedFigures:
         chosen = ("--kernels", "c229cf67f982a,c2323a1c5dcac,c26eb79f3abd8,c9e873a28b0f1")
         with monkeypatch.context() as patched:
             patched.setattr(Harness, "measure_callable", counted)
-            assert emulated(recorded, *chosen)[0] != 0
+            status, report = emulated(recorded, *chosen)
+        assert status == 130
+        assert len(report["measurements"]) == 9
+        assert {one["level"] for one in report["accounts"]} == {"graph", "eager", "layers"}
+        assert all(len(one["missing"]) > 0 for one in report["accounts"])
         results = recorded / "results-emulated/measurements.jsonl"
         begun = results.read_text()
         assert len(begun.splitlines()) == 9

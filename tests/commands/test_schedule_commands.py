@@ -116,6 +116,21 @@ class TestTwoSizes:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_replay_that_ends_early_leaves_the_sizes_that_it_has_measured(tmp_path):
+    run = two_sizes(tmp_path / "sizes")
+    (run / "b2-t1024/operator_calls.jsonl").write_text("broken\n")
+    outcome = ended(
+        2,
+        *("replay", run, "--schedule", written(tmp_path / "steps.csv", TWO)),
+        *("--gpu-device", "emulated:h200"),
+    )
+    assert "sizes to replay: decode 1 x 1024, decode 2 x 1024, prefill 1 x 1024" in outcome.err
+    report = json.loads((run / "results-emulated/serving_report.json").read_text())
+    assert {one["step"]["batch"] for one in report["steps"]} == {1}
+    assert report["missing"]["graph, current"] == "no sum, for want of decode 2 x 1024"
+
+
 def test_the_time_of_a_step_is_shown_beside_that_for_arrivals(tmp_path):
     trace = written(tmp_path / "trace.csv", "arrival_s,prompt_tokens,new_tokens\n0,1000,9\n")
     options = ("--bucket-tokens", "1024", "--step-ms", "7.5", "--gpu-device", "emulated:h200")

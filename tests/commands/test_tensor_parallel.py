@@ -213,6 +213,10 @@ with joined(2, "cpu") as ranks:
         assert all(one["coverage"] == 1.0 for one in report["accounts"])
         assert report["missing"] == {}
         assert len(report["totals"]) == 2 * len(levels)
+        windows = [one["windows"] for one in report["accounts"] if one["level"] == "graph"]
+        assert windows == [[f"step{step}-window{n}" for n in (0, 1)] for step in (0, 1)] * 2
+        keys = [one["workload"]["parameters"]["replays"] for one in report["measurements"]]
+        assert keys.count("step0-eager-gaps") == keys.count("step1-eager-gaps") == 2
 
     def test_links_are_measured_at_the_distance_of_exchanges_in_each_step(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)

@@ -864,6 +864,20 @@ def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
     assert reading.energy_mj.low < 0.02 * 419.0 < reading.energy_mj.high
 
 
+def test_heat_beside_other_work_counts_at_the_power_limit_too(device, repeat, monkeypatch):
+    reached = moment(device, monkeypatch, 2.0)
+    device.inject("enforced_limit", {"power_w": 300.0})
+    meter = EnergyMeter(device, MeterSettings(preheat_s=0.0))
+    alone = meter.begin_run(LoadBeside(repeat(0.02, 419.0)))
+    assert reached.wait(20)
+    repeater = alone()
+    begin_s = device.clock.now_s()
+    reading = meter.measure(repeater)
+    trials_s = sum(trial.seconds for trial in reading.trials)
+    assert len(reading.trials) == 10  # a swing
+    assert 0.4 <= device.clock.now_s() - begin_s - trials_s < 0.6
+
+
 @pytest.mark.parametrize("fails", ["load", "start"])
 def test_a_kernel_that_fails_beside_other_work_fails_when_it_is_to_run_alone(device, repeat, fails):
     meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))

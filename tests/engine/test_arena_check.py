@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_gpuenergy.devices import GUARD_BYTES, Arena
+from pytest_gpuenergy.devices import GUARD_BYTES, Arena, HostArrays
 from pytest_gpuenergy.engine import (
     ArenaCheck,
     cached_reference,
@@ -97,6 +97,12 @@ def test_a_kernel_that_stays_right_passes():
 
 def test_where_nothing_was_launched_nothing_is_checked():
     assert again(lambda *_: None, sets=0).count == 0
+
+
+def test_what_changes_back_while_it_is_looked_at_is_a_fault(monkeypatch):
+    monkeypatch.setattr(HostArrays, "begin_differing", lambda *_: lambda: [0])
+    with pytest.raises(KernelFault, match="changed back while they were compared"):
+        again(right)
 
 
 def stops(launches: Launches, x: Any, y: Any) -> None:

@@ -102,6 +102,30 @@ def test_references_that_have_begun_are_computed_once(large, kernel, monkeypatch
     assert {on_device for on_device, _ in computed} == {large}
 
 
+@pytest.mark.parametrize(("large", "begun"), [(True, 1), (False, 0)])
+def test_the_first_large_product_that_is_expected_begins_to_use_the_gpus_memory(
+    large, begun, monkeypatch
+):
+    if large:
+        monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    began: list[int] = []
+    may_begin = threading.Event()
+
+    class Arrays(StrictArrays):
+        def begin(self) -> None:
+            may_begin.wait(TIMEOUT_S)
+            began.append(1)
+            raise MemoryError("out of memory")  # which its user will meet again
+
+    found = Verifier(PythonDevice(right, arrays=Arrays(shared=True)), TIMEOUT_S, 7)
+    for size in (320, 384):
+        found.begin_arrays(Gemm("product", size, size, size))
+    may_begin.set()
+    found.settle()
+    assert len(began) == begun
+    found.close()
+
+
 def test_a_right_kernel_is_not_run_again(kernel, capsys):
     found, device = verifier(right)
     expect(found, device, kernel, PRODUCT)

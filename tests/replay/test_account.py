@@ -489,6 +489,40 @@ class TestWindows:
         assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
         assert found.predicted_mj_half_width == pytest.approx(3 * 1.0 + 2 * 3.0)
 
+    @pytest.mark.parametrize(("level", "windows"), [(EAGER, ("step0-window0",)), (GRAPH, ())])
+    def test_a_window_under_the_limit_counts_with_gaps_of_the_step_for_the_host(
+        self, level, windows
+    ):
+        kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
+        workload = WorkloadInfo("model", {"gaps": 5}, 0, 0)
+        measured = {
+            "a": measurement(1.0, 100.0, kernel=kernel),
+            "b": measurement(2.0, 300.0, kernel=kernel),
+            "step0-window0": self.window(3.5, 420.0, cap_binding=True),
+            "step0-window0-spaced": measurement(4.3, 450.0, workload=workload, cap_binding=True),
+            "gap": measurement(0.2, 2.0),
+        }
+        found = account_for_step(0, level, self.WHOLE, self.CALLS, measured, 50.0, 1)
+        assert found.windows == windows
+        assert found.neighbours_ms == pytest.approx(2 * (4.3 - 5 * 0.2 - 3.0) * len(windows))
+        assert found.neighbours_mj == pytest.approx(2 * (450.0 - 5 * 2.0 - 400.0) * len(windows))
+
+    @pytest.mark.parametrize(("level", "clocks_mj"), [(EAGER, 40.0), (GRAPH, 0.0)])
+    def test_whole_layers_under_the_limit_leave_clocks_to_the_host_alone(self, level, clocks_mj):
+        limited = {"cap_binding": True, "effective_sm_clock_mhz": 1300.0}
+        layer = {"replays": "step0-layer0", "step": 0, "calls": "a", "count": 2, "layer": 1}
+        pair = WorkloadInfo("model", {"gaps": 1}, 0, 0)
+        measured = {
+            "a": measurement(1.0, 100.0),
+            "b": measurement(2.0, 300.0, **limited),
+            "b-spaced": measurement(1.9, 341.0, workload=pair, effective_sm_clock_mhz=1700.0),
+            "step0-layer0": measurement(1.0, 100.0, workload=WorkloadInfo("", layer, 0, 0)),
+            "gap": measurement(0.1, 1.0),
+        }
+        whole = replace(self.WHOLE, cap_binding=True, effective_sm_clock_mhz=1500.0)
+        found = account_for_step(0, level, whole, self.CALLS, measured, 50.0, 1)
+        assert found.clocks_mj == pytest.approx(clocks_mj)
+
     def of_host(self, level: str, *calls: UniqueCall) -> Account:
         """With a shorter window that only the host makes."""
         parameters = {"replays": "step0-host-window0", "step": 0, "calls": "b", "count": 2}

@@ -198,12 +198,28 @@ def test_the_busy_time_is_that_of_all_microseconds_in_which_something_runs(spans
     assert found.span_us == pytest.approx(max(busy) + 1 - min(busy))
 
 
+def test_launches_of_a_cuda_graph_are_said_to_have_no_operators(tmp_path):
+    graph = lasting("cuda_runtime", "cudaGraphLaunch", 50.0, 2.0, correlation=2)
+    kernels = [
+        lasting("kernel", name, 60.0 + n, 15.0, correlation=2) for n, name in enumerate("ab")
+    ]
+    found = extracted(tmp_path, [*layer(dur=10.0), graph, *kernels])
+    (note,) = found.notes
+    assert note.startswith("2 launches with 75.0% of the GPU time belong to CUDA graphs")
+
+
 def test_a_trace_of_the_host_alone_is_refused(tmp_path):
     with pytest.raises(InputError, match="ran on a GPU"):
         extracted(tmp_path, [operator("aten::add", 0.0, 9.0)])
 
 
-@pytest.mark.parametrize("word", ["inf", "-inf", "nan", "NaN", "Infinity", "1e999", "-2.5E+0400"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("inf", "-inf", "nan", "NaN", "Infinity", "1e999", "-2.5E+0400"),
+        *("-nan(ind)", "nan(snan)", "1.#INF", "-1.#IND00"),
+    ],
+)
 def test_a_number_that_json_does_not_have_costs_only_itself(tmp_path, word):
     written = [*layer(), operator('aten::"nan, inf', 90.0, 1.0, note="NUMBER")]
     path = write(tmp_path / "trace.json", written)
@@ -270,6 +286,26 @@ def test_a_launch_that_ends_before_it_begins_is_left_out_with_a_sentence(tmp_pat
     found = extracted(tmp_path, [*layer(), *launch("add", 50.0, 80.0, 2, dur=-1.0)])
     assert len(found.launches) == 1
     assert found.notes == ["1 event with a negative duration is left out: profile again"]
+
+
+@pytest.mark.parametrize("name", ["ts", "dur"])
+@pytest.mark.parametrize("value", ["nan", "inf", None])
+def test_a_launch_without_a_time_is_left_out_with_a_sentence(tmp_path, name, value):
+    (call, kernel) = launch("add", 50.0, 80.0, 2)
+    changed = {key: one for key, one in kernel.items() if key != name}
+    if value is not None:
+        changed[name] = value
+    found = extracted(tmp_path, [*layer(), call, changed])
+    assert len(found.launches) == 1
+    assert found.notes == ["1 event without a begin or a duration is left out: profile again"]
+
+
+def test_a_launch_with_a_begin_and_an_end_of_its_own_does_not_vanish_unsaid(tmp_path):
+    (call, kernel) = launch("add", 50.0, 80.0, 2)
+    apart = [kernel | {"ph": "B"}, kernel | {"ph": "E", "ts": 85.0}]
+    found = extracted(tmp_path, [*layer(), call, *apart])
+    assert len(found.launches) == 1
+    assert found.notes == ["2 events without a begin or a duration are left out: profile again"]
 
 
 def test_a_trace_of_such_launches_alone_says_so(tmp_path):

@@ -41,6 +41,23 @@ def test_an_operator_of_another_thread_launches_nothing():
     assert only([other, *launch("add", 6.0, 20.0, 1)]).operator is None
 
 
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("step[EXTEND bs=2 toks=4096]", "prefill"),
+        ("step[DECODE bs=64]", "decode"),
+        ("step[MIXED bs=64]", None),
+        ("execute_context_2(4096)_generation_0(0)", "prefill"),
+        ("execute_context_0(0)_generation_64(64)", "decode"),
+        ("execute_context_1(512)_generation_63(63)", None),
+        ("execute_7_context_3(sq128sk256)_generation_0(sq0)", "prefill"),
+    ],
+)
+def test_steps_of_servers_tell_the_phase(name, phase):
+    around = lasting("user_annotation", name, 0.0, 60.0)
+    assert only([around, *layer(ts=1.0)]).phase == phase
+
+
 def test_without_a_call_the_external_id_tells_the_operator():
     kernel = lasting("kernel", "add", 20.0, 5.0, **{"External id": 9, "correlation": 4})
     found = only([operator("aten::add", 0.0, 5.0, **{"External id": 9}), kernel])

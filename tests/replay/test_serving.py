@@ -39,7 +39,7 @@ def listed(tmp_path: Path, prefills: int, decodes: int):
 
 def test_energy_is_divided_by_the_tokens_of_each_phase(tmp_path):
     accounts = {PREFILL: [account("c", 4000.0)], DECODE: [account("c", 800.0)]}
-    _, (found,) = serving_of(listed(tmp_path, 3, 10), accounts, ["c"])
+    _, (found,), _ = serving_of(listed(tmp_path, 3, 10), accounts, ["c"])
     assert found.prefill.joules_per_token == pytest.approx(3 * 4 / (3 * 2 * 100))
     assert found.decode.joules_per_token == pytest.approx(10 * 0.8 / (10 * 4))
     assert found.total.joules_per_token == pytest.approx((12 + 8) / (3 * 2 + 10 * 4))
@@ -51,7 +51,7 @@ def test_the_edp_per_token_is_energy_per_token_by_time_per_token(tmp_path):
         PREFILL: [account("c", 4000.0, time_ms=20)],
         DECODE: [account("c", 800.0, time_ms=5)],
     }
-    _, (found,) = serving_of(listed(tmp_path, 3, 10), accounts, ["c"])
+    _, (found,), _ = serving_of(listed(tmp_path, 3, 10), accounts, ["c"])
     assert found.edp_per_token_mj_ms == pytest.approx(20_000 / 46 * 110 / 46)
 
 
@@ -62,21 +62,26 @@ def test_more_equal_steps_do_not_narrow_the_interval(tmp_path_factory, steps, en
         DECODE: [account("c", energy_mj, energy_mj * relative)],
     }
     schedule = listed(tmp_path_factory.getbasetemp(), steps, steps)
-    _, (found,) = serving_of(schedule, accounts, ["c"])
+    _, (found,), _ = serving_of(schedule, accounts, ["c"])
     assert found.total.energy_j_half_width == pytest.approx(relative * found.total.energy_j)
 
 
-def test_without_figures_of_one_size_there_is_no_sum(tmp_path):
-    figures, sums = serving_of(listed(tmp_path, 1, 1), {PREFILL: [account("c", 1.0)]}, ["c"])
+def test_without_figures_of_one_size_there_is_no_sum_but_a_reason(tmp_path):
+    accounts = {PREFILL: [account("c", 1.0)]}
+    figures, sums, missing = serving_of(listed(tmp_path, 1, 1), accounts, ["c"])
     assert [found.step for found in figures] == [PREFILL]
     assert not sums
+    assert missing == {
+        "graph, c": "no sum, for want of decode 4 x 128",
+        "eager, c": "no sum, for want of decode 4 x 128 and 1 other size",
+    }
 
 
 def test_the_steady_state_is_that_of_the_full_batch():
     """Of four requests, two at a time: ramps up and down run with one and two requests."""
     schedule = batched([Request(0, 10, 3)] * 6, Batching(max_batch=2, bucket_tokens=10))
     accounts = {step: [account("c", 1000.0)] for step in schedule.served}
-    _, (found,) = serving_of(schedule, accounts, ["c"])
+    _, (found,), _ = serving_of(schedule, accounts, ["c"])
     # After two prefills: two steps of decoding, of two tokens each, then two prefills.
     assert (found.steady.steps, found.steady.tokens) == (4, 6)
     assert found.steady.joules_per_token == pytest.approx(4 / 6)
@@ -106,6 +111,6 @@ def test_less_energy_in_more_time_can_have_more_edp(tmp_path):
         step: [account("low", 90.0, 0.1, time_ms=2.0), account("high", 100.0, 0.1, time_ms=1.0)]
         for step in (PREFILL, DECODE)
     }
-    _, sums = serving_of(listed(tmp_path, 1, 1), accounts, ["low", "high"])
+    _, sums, _ = serving_of(listed(tmp_path, 1, 1), accounts, ["low", "high"])
     (best,) = best_setpoints(sums, "high")
     assert (best.energy, best.edp) == ("low", "high")

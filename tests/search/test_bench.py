@@ -159,6 +159,25 @@ LOW_W = 100.0
 """A limit under which the kernel takes a third longer."""
 
 
+@pytest.mark.slow
+def test_the_process_of_a_state_begins_to_use_the_gpu_while_it_is_compiled(tmp_path, monkeypatch):
+    steps: list[str] = []
+    for step in ("renew", "begin_context", "compile_job", "load"):
+        method = getattr(EmulatedDevice, step)
+
+        def noted(*arguments: Any, step: str = step, method: Any = method) -> Any:
+            steps.append(step)
+            return method(*arguments)
+
+        monkeypatch.setattr(EmulatedDevice, step, noted)
+    spec = read_spec(write(tmp_path))
+    with EmulatedDevice() as device:
+        assert SearchBench(spec, device, Metric.TIME).evaluate(spec.baseline).outcome == "correct"
+    first = steps.index("compile_job")
+    assert steps[first - 2 : first] == ["renew", "begin_context"]
+    assert "load" not in steps[:first]
+
+
 def evaluated(
     folder: Path, objective: Metric = Metric.EDP, limit: PowerCutoff | None = None
 ) -> Result:

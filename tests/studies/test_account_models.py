@@ -86,6 +86,13 @@ def test_a_model_may_have_fewer_layers_and_a_decode_step_alone(tmp_path, monkeyp
     assert "--batch" not in profile
 
 
+def test_a_model_that_the_command_knows_has_no_configuration_of_its_own(tmp_path, monkeypatch):
+    _, (profile, _) = one_model(tmp_path, monkeypatch, "bloom-560m@2x64x1")
+    assert profile[:2] == ["profile", "bloom-560m"]
+    assert profile[profile.index("--prompt-tokens") + 1] == "64"
+    assert not (tmp_path / "models/bloom-560m-2x64x1/config.json").exists()
+
+
 def test_a_function_has_no_prompt(tmp_path, monkeypatch):
     _, commands = one_model(tmp_path, monkeypatch, "vit-base", "--full")
     assert commands[0][:3] == ["profile", "account_encoders:vit_base.compute", "--out"]

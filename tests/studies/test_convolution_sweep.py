@@ -75,7 +75,7 @@ def test_right_kernels_are_timed_beside_cudnn(sweep):
     measured = {
         (layer.conv.mode, layer.conv.layout) for layer in layers if "mj" in layer.kernels[0]
     }
-    assert measured == set(itertools.product(("3xtf32", "float16"), CONV_LAYOUTS))
+    assert measured == set(itertools.product(("3xtf32", "float16", "bfloat16"), CONV_LAYOUTS))
 
 
 @pytest.mark.parametrize("error", [1.0, math.nan])
@@ -122,7 +122,7 @@ def test_layers_are_drawn_once_for_all():
     assert drawn_layers() == drawn_layers()
     first, *_ = drawn_layers()
     assert [*first.shape.sizes.values()] == [2, 72, 65, 179, 176, 3, 3, 1, 3, 2]
-    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 167
+    assert len({conv.shape for conv in swept_layers()}) == len(swept_layers()) == 179
 
 
 def test_drawn_layers_are_of_the_kinds_that_lost():

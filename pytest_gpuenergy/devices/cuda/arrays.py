@@ -7,6 +7,7 @@ the process that runs kernels, which may die at any time.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -50,10 +51,14 @@ class CupyArrays(KernelMath, DeviceArrays):
         super().__init__(binary)
         self._ordinal = ordinal
         self._is_open_to = is_open_to
+        self._inside = threading.local()
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
         """Make the GPU the current one; afterwards wait for it, and free unused memory.
+
+        Within another such block of the same thread, only the end of the outer one waits: that
+        takes milliseconds while another process keeps the GPU busy.
 
         It stays the current GPU: CUDA creates a context on a GPU that becomes current, and other
         GPUs, whose power somebody may be measuring, must not get one.
@@ -61,12 +66,21 @@ class CupyArrays(KernelMath, DeviceArrays):
         import cupy
 
         self.make_current()
+        outer = getattr(self._inside, "depth", 0)
         with PLAIN_REDUCTIONS:
+            self._inside.depth = outer + 1
             try:
                 yield
             finally:
-                cupy.cuda.Device(self._ordinal).synchronize()
-                cupy.get_default_memory_pool().free_all_blocks()
+                self._inside.depth = outer
+                if not outer:
+                    cupy.cuda.Device(self._ordinal).synchronize()
+                    cupy.get_default_memory_pool().free_all_blocks()
+
+    def begin(self) -> None:
+        """Import CuPy, create this process's context, and load the `array_kernels`."""
+        with self.used():
+            _ = self.is_loaded
 
     def make_current(self) -> None:
         """Make the GPU the current one of this thread."""

@@ -17,6 +17,8 @@ BufferSet = Mapping[str, Any]
 """The images of all tensors and workspaces by name, as CuPy arrays of bytes."""
 
 _INFINITY = 0x7F800000  # as a float32
+_FIRST_BYTES = 1 << 16
+"""The bytes of a workspace's poison that come from the host, a multiple of two words."""
 _POISONS: tuple[tuple[int, ...], ...] = (
     (),
     (_INFINITY, _INFINITY | 1 << 31),
@@ -63,15 +65,13 @@ class CudaBuffers:
             # The guard bands have their own pattern.
             payload = buffer_set[space.name][GUARD_BYTES : GUARD_BYTES + space.nbytes]
             payload.data.memset(0xFF, payload.nbytes)
-            words = payload[: space.nbytes // 4 * 4].view(np.uint32)
-            for first, word in enumerate(_POISONS[kind]):
-                words[first::2] = word
+            self._repeat(payload[: space.nbytes // 4 * 4], np.array(_POISONS[kind], np.uint32))
 
     def side_by_side(self, count: int) -> list[BufferSet]:
         """Return sets like that of `upload`, where the driver places them."""
         first = self._tensor_images()
         return [
-            {name: image.copy() for name, image in first.items()} | self._new_workspaces()
+            {name: self.copied(image) for name, image in first.items()} | self._new_workspaces()
             for _ in range(count)
         ]
 
@@ -97,13 +97,26 @@ class CudaBuffers:
 
     def staged(self, *roles: Role) -> BufferSet:
         """Return copies, in the GPU's memory, of the arenas' tensors with these roles."""
-        staged = {
-            name: self._cupy.array(arena.payload(arena.image()))
-            for name, arena in self._arenas.items()
-            if arena.tensor.role in roles
-        }
+        staged = {}
+        for name, arena in self._arenas.items():
+            if arena.tensor.role in roles:
+                payload = arena.payload(arena.image())
+                if arena.memory.in_place:
+                    staged[name] = self.copied(payload)
+                else:
+                    staged[name] = self._cupy.empty(payload.shape, payload.dtype)
+                    staged[name].set(payload)
         self._cupy.cuda.Device().synchronize()  # copies from host memory may still be in progress
         return staged
+
+    def copied(self, image: Any) -> Any:
+        """Return a copy of an array of bytes, which is enqueued on the current stream.
+
+        CuPy's own functions would have to compile and load a kernel in each process.
+        """
+        copy = self._cupy.empty(image.shape, image.dtype)
+        copy.data.copy_from_device_async(image.data, image.nbytes)
+        return copy
 
     def overwrite(self, buffer_set: BufferSet, staged: BufferSet) -> None:
         """Enqueue a copy of `staged` tensors to a set, on the current stream."""
@@ -152,6 +165,19 @@ class CudaBuffers:
                     raise KernelFault(
                         "correctness", f"The kernel writes outside its workspace {space.name!r}."
                     )
+
+    @staticmethod
+    def _repeat(payload: Any, words: Any) -> None:
+        """Fill bytes with words in turn, if there are any, by copies that double in length."""
+        filled = min(_FIRST_BYTES, payload.nbytes) if words.size else payload.nbytes
+        if words.size:
+            payload[:filled].set(np.resize(words.view(np.uint8), filled))
+        while filled < payload.nbytes:
+            count = min(filled, payload.nbytes - filled)
+            payload[filled : filled + count].data.copy_from_device_async(
+                payload[:count].data, count
+            )
+            filled += count
 
     def _tensor_images(self) -> dict[str, Any]:
         return {name: self._cupy.asarray(arena.image()) for name, arena in self._arenas.items()}

@@ -110,6 +110,7 @@ class CudaDevice(Device):
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._worker_is_unused = True
+        self._are_tested = False  # the `array_kernels`, in a worker
         self._with_context: int | None = None  # process ID of the worker that has a context
         self._arrays = CupyArrays(gpu.ordinal, self._can_open, lambda: self._array_kernels)
 
@@ -429,7 +430,8 @@ class CudaDevice(Device):
 
     def _relaunched(self, call: Callable[..., Any], once: bool, number: int = 0) -> Iterator[int]:
         """Relaunch in a worker, see `Relaunching.relaunch`; ``number`` counts single launches."""
-        turns: int = call("begin_relaunch", self._array_kernels)
+        turns: int
+        turns, self._are_tested = call("begin_relaunch", self._array_kernels, self._are_tested)
         share = SINGLES if once and turns >= SINGLES else 1
         for turn in range(number % share, turns, share):
             # One call for each turn, because the time limit of a call is meant for one launch.

@@ -133,7 +133,7 @@ class CudaRelaunch:
                 for of_set, _ in self._buffers.windows(buffer_set, window, nbytes, whole=True)
             ]
             if not first:
-                first.extend(of_set.copy() for of_set in now)
+                first.extend(map(self._buffers.copied, now))
             skipped = any(
                 self._math.is_skipped(before, has, had_first, size)
                 for (before, size), has, had_first in zip(staged, now, first, strict=True)
@@ -162,8 +162,8 @@ class CudaRelaunch:
         """Return whether a set is known to hold the first result, without a copy to the host."""
         if self._first is None or not self._math.is_loaded:
             return False
-        return all(
-            self._math.same_bytes(buffer_set[name], self._first_set[name]) for name in self._first
+        return not self._math.differing(
+            [(buffer_set[name], self._first_set[name]) for name in self._first]
         )
 
     def fetch(self, number: int) -> None:

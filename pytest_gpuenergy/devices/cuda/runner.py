@@ -193,14 +193,18 @@ class CudaRunner:
         return self._loaded().launch(count)
 
     @_guarded
-    def begin_relaunch(self, binary: Binary | None) -> int:
+    def begin_relaunch(self, binary: Binary | None, are_tested: bool) -> tuple[int, bool]:
         """Call `CudaRelaunch.begin` for the loaded kernel, or else for the open kernel.
 
         Args:
             binary: the compiled `array_kernels`, if they compile.
+            are_tested: see `KernelMath`.
+
+        Returns:
+            What it returns, and whether the `array_kernels` are used.
         """
         if binary is not None and self._math is None:
-            self._math = KernelMath(lambda: binary)
+            self._math = KernelMath(lambda: binary, are_tested=are_tested)
         if self._single is not None and self._relaunch is None:
             buffers, buffer_set, launch = (
                 self._single.buffers,
@@ -211,7 +215,8 @@ class CudaRunner:
                 launch = _restoring(buffers, initial, [buffer_set], launch)
             again = CudaRelaunch(HostLaunches(self._cupy, launch), buffers, [[buffer_set]])
             self._single = replace(self._single, relaunch=again)
-        return self._relaunching().begin(self._math or KernelMath(None))
+        math = self._math or KernelMath(None)
+        return self._relaunching().begin(math), math.is_loaded
 
     @_guarded
     def relaunch(self, turn: int, once: bool) -> tuple[int, int]:

@@ -77,10 +77,11 @@ _LOADED = re.compile(r"(/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _RUNTIME_GROUPS = {
     "launches": (
         *("grid", "guards", "heap", "lanes", "main", "memory", "outcomes", "report"),
-        *("shared", "stacks", "undefined"),
+        *("shared", "undefined"),
     ),
     "scheduling": (
-        *("bulk_copies", "copies", "named_barriers", "phases", "resident", "scheduler", "teams"),
+        *("bulk_copies", "copies", "named_barriers", "phases", "resident", "stacks", "scheduler"),
+        "teams",
     ),
 }
 # Those that only checked builds need.

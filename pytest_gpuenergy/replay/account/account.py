@@ -12,8 +12,10 @@ another are also measured as one, a window, in which each takes what those befor
 
     neighbours = sum over windows of n (E(window) - sum over its calls of E(call))
 
-Where the power limit slows the step down, a window is a whole layer, since calls that draw little
-leave to the others what they do not take; no other term has these clocks then.
+Where the power limit slows a graph down, a window is a whole layer, since calls that draw little
+leave to the others what they do not take; no other term has these clocks then. Where the host
+launches, such a window is measured with as large a share of gaps as the step has, and counts
+without them.
 
 Links between GPUs, which exchanges wake up, take power until long after them:
 
@@ -46,6 +48,7 @@ from pytest_gpuenergy.replay.account.call_figures import (
     half_width_mj,
     is_held_back,
     profiled_gpu_us,
+    spaced_key,
     time_ms_of,
     without_gaps,
 )
@@ -367,6 +370,14 @@ class Neighbours(NamedTuple):
     together_mj: float
 
 
+def _at_limit(whole: Measurement, level: str) -> bool:
+    """Return whether the power limit slows a step down as much as its layers one after another.
+
+    Between launches of the host are gaps, in which the limit recovers.
+    """
+    return bool(whole.cap_binding) and level != EAGER
+
+
 def _has_clock_of(whole: Measurement, window: Measurement) -> bool:
     """Return whether the power limit slows a window down no more than its step.
 
@@ -392,7 +403,8 @@ def neighbours(
     for a percent of its time, and if the power limit did not slow it down more than the step,
     unless it is a whole layer. Each call counts in one window, the
     longest. Where the host launches, those windows count whose calls the host makes, too, since the
-    caches hold the same; of one that the limit slows down, only the GPU time by the profiler does.
+    caches hold the same. One that the limit slows down has the figures that it has with gaps of the
+    step; without these, only its GPU time by the profiler counts.
 
     Args:
         step: The number of the step.
@@ -415,7 +427,8 @@ def neighbours(
         if WINDOW_HOST in of_window and not from_host:
             continue
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
-        together = figures_of(found, measured, whole.temperature_c)
+        spaced = without_gaps(key, measured, whole.temperature_c) if from_host else None
+        together = spaced or figures_of(found, measured, whole.temperature_c)
         if together is None or any(call not in alone for call in ids):
             continue
         more = {
@@ -425,9 +438,11 @@ def neighbours(
         more_than_made_ms = sum(number * alone[call].time_ms for call, number in more.items())
         if more_than_made_ms > _ELSEWHERE * count * together.time_ms:
             continue
-        of_limit = whole.cap_binding and is_layer_window(found, step)
-        is_slower = not of_limit and (
-            is_held_back(found, whole) and not _has_clock_of(whole, found)
+        of_limit = _at_limit(whole, level) and is_layer_window(found, step)
+        is_slower = (
+            not of_limit
+            and spaced is None
+            and (is_held_back(found, whole) and not _has_clock_of(whole, found))
         )
         if is_slower and not from_host:
             continue
@@ -494,7 +509,7 @@ def account_for_step(
     clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
     figures: dict[str, CallFigures] = {}
     made = {call.id for call in calls if calls_at(call, step, level, modules)}
-    in_layers = bool(whole.cap_binding) and any(
+    in_layers = _at_limit(whole, level) and any(
         is_layer_window(found, step)
         and found.measured
         and made.issuperset(str(found.workload.parameters[WINDOW_CALLS]).split())
@@ -514,7 +529,9 @@ def account_for_step(
         shift_mj += count * (alone.energy_mj - alone.raw_mj)
         alone_half_width += count * alone.half_width_mj
         if is_held_back(found, whole) and not in_layers:
-            apart = without_gaps(call.id, measured, whole.temperature_c)
+            pair, apart = measured.get(spaced_key(call.id)), None
+            if pair is not None and not pair.cap_binding:  # or gaps have not helped
+                apart = without_gaps(call.id, measured, whole.temperature_c)
             (limited if apart is None else spaced).append(call.id)
             if apart is not None:
                 share = clock_share(whole, alone, apart)

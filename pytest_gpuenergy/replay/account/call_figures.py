@@ -17,9 +17,9 @@ GPU_US = "gpu_us"
 """The detail of a record with the GPU time of a call alone, by the profiler, in microseconds."""
 
 
-def spaced_key(call: str) -> str:
-    """Return the key of a call that was measured with gaps after it."""
-    return f"{call}-spaced"
+def spaced_key(key: str) -> str:
+    """Return the key of a call or window that was measured with gaps after it."""
+    return f"{key}-spaced"
 
 
 def profiled_gpu_us(measurement: Measurement) -> float | None:
@@ -117,15 +117,15 @@ def at_clock(alone: CallFigures, apart: CallFigures, share: float) -> CallFigure
 
 
 def without_gaps(
-    call: str, measured: Mapping[str, Measurement], temperature_c: float | None
+    key: str, measured: Mapping[str, Measurement], temperature_c: float | None
 ) -> CallFigures | None:
-    """Return the figures of a spaced call less those of its gaps.
+    """Return the figures of a spaced call or window less those of its gaps.
 
-    Returns None unless both were measured, and the power limit did not slow the call.
+    Returns None unless both were measured.
     """
-    pair, gap = measured.get(spaced_key(call)), measured.get(GAP)
+    pair, gap = measured.get(spaced_key(key)), measured.get(GAP)
     both = figures_of(pair, measured, temperature_c)
-    if pair is None or both is None or gap is None or not gap.measured or pair.cap_binding:
+    if pair is None or both is None or gap is None or not gap.measured:
         return None
     return both.less(as_measured(gap, temperature_c), int(pair.workload.parameters["gaps"]))
 

@@ -128,7 +128,7 @@ class ServingReport(Struct, frozen=True):
         serving: The energy under each setpoint and at each level, whose steps were all measured.
         best: With several setpoints, the best ones.
         steps: The figures of each size.
-        missing: The reason for each size and call that has no figures.
+        missing: The reason for each size, call and sum that has no figures.
         schema_version: The version of this form.
     """
 
@@ -147,7 +147,7 @@ class ServingReport(Struct, frozen=True):
 
 def serving_of(
     schedule: Schedule, accounts: Mapping[Step, Sequence[Account]], setpoints: Sequence[str]
-) -> tuple[list[StepFigures], list[Serving]]:
+) -> tuple[list[StepFigures], list[Serving], dict[str, str]]:
     """Add up the accounts of a schedule's steps.
 
     Args:
@@ -156,11 +156,12 @@ def serving_of(
         setpoints: The labels of the setpoints.
 
     Returns:
-        The figures of each size; and the sums of each setpoint and level of which all sizes have
-        figures.
+        The figures of each size; the sums of each setpoint and level of which all sizes have
+        figures; and by setpoint and level, why there is no sum.
     """
     figures: list[StepFigures] = []
     sums: list[Serving] = []
+    missing: dict[str, str] = {}
     for cap in setpoints:
         for level in (GRAPH, EAGER):
             found = {
@@ -179,9 +180,13 @@ def serving_of(
                 if (account.cap, account.level) == (cap, level)
             }
             figures += found.values()
-            if found.keys() == schedule.served.keys():
+            if lacking := sorted(schedule.served.keys() - found.keys()):
+                first, *others = map(str, lacking)
+                more = f" and {len(others)} other size{'s' * (len(others) > 1)}" if others else ""
+                missing[f"{level}, {cap}"] = f"no sum, for want of {first}{more}"
+            else:
                 sums.append(_serving(schedule, cap, level, found))
-    return figures, sums
+    return figures, sums, missing
 
 
 def _serving(

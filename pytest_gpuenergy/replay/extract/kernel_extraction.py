@@ -13,6 +13,7 @@ from pytest_gpuenergy.replay.extract.kernel_list import read_list
 from pytest_gpuenergy.replay.extract.trace import (
     TraceLaunch,
     host_operators,
+    in_graphs,
     launches,
     read_trace,
     unread_plans,
@@ -193,6 +194,14 @@ def _read_launches(
         raise InputError(
             f"Nothing in the trace {path} ran on a GPU{left_out}: profile with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] where there is one."
+        )
+    if from_graphs := in_graphs(events, found):
+        us = sum(launch.duration_us for launch in from_graphs)
+        share = us / (sum(launch.duration_us for launch in found) or 1.0)
+        notes.append(
+            f"{len(from_graphs)} launches with {share:.1%} of the GPU time belong to CUDA graphs, "
+            "whose operators a trace does not name: profile without graphs (vLLM: --enforce-eager, "
+            "SGLang: --disable-cuda-graph)"
         )
     clocks = [event for event in events if event.category == "annotation" and event.name == CLOCK]
     return found, [(event.ts, event.end) for event in clocks]

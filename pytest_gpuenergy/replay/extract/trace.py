@@ -42,11 +42,12 @@ _LONGEST_US = 1e17
 
 _NO_NUMBER = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*")'
-    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
+    rb"|[-+]?\b(?:inf(?:inity)?|nan)\b(?:\(\w*\))?|-?\b1\.#(?:inf|ind|[qs]nan)\d*\b"
+    rb"|-?\b\d[\d.]*e\+?0*(?:309|3[1-9]\d|[4-9]\d\d|\d{4,})\b",
     re.IGNORECASE | re.DOTALL,
 )
 """A string, which is kept; or a number that tools print although JSON has no such number, or that
-is larger than any float."""
+is larger than any float. Windows prints ``-nan(ind)`` and once printed ``1.#INF``."""
 
 _EXACT_US = 1e13
 """The longest time in microseconds of which a float still has the nanoseconds."""
@@ -54,6 +55,8 @@ _EXACT_US = 1e13
 _DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
 """Events that PyTorch 2.11 records as operators, in which Python decides what an operator does."""
 
+_ON_GPU = frozenset({"kernel", "copy", "set"})
+"""The categories of what runs on a GPU."""
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
@@ -170,11 +173,10 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    complete = [event for event in events if event.ph == "X"]
-    lasting = [event for event in complete if not _flaw(event)]
+    lasting = [event for event in events if event.ph == "X" and not _flaw(event)]
     if notes is not None:
         notes += _left_out(unread, "that cannot be read")
-        for flaw, count in sorted(Counter(filter(None, map(_flaw, complete))).items()):
+        for flaw, count in sorted(Counter(filter(None, map(_flaw, events))).items()):
             notes += _left_out(count, flaw)
     if any(abs(event.ts) > _EXACT_US for event in lasting):
         moments = zip(
@@ -190,7 +192,12 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
 
 
 def _flaw(event: Event) -> str:
-    """Return what is wrong with the times of an event, in words that follow its name."""
+    """Return what is wrong with the times of an event that should have some.
+
+    The words follow the event's name. Other events than of a GPU may have no duration.
+    """
+    if event.ph != "X":
+        return "without a begin or a duration" if event.category in _ON_GPU else ""
     if event.dur < 0:
         return "with a negative duration"
     if not (abs(event.ts) <= _LONGEST_US and event.dur <= _LONGEST_US):
@@ -273,6 +280,14 @@ _NUMBERS = {
     "call": re.compile(r"^call (\d{1,9})$"),
     "run": re.compile(r"^run (\d{1,9})$"),
 }
+
+
+_SERVED = re.compile(
+    r"^step\[extend\b"
+    r"|^execute_(?:\d+_)?context_(?P<prompts>\d{1,9})\(.*\)_generation_(?P<generated>\d{1,9})\("
+)
+"""A prefill of SGLang, such as ``step[EXTEND bs=1 toks=512]``, and a step of vLLM, such as
+``execute_context_1(512)_generation_8(8)``, with the numbers of sequences."""
 
 
 class CalledOperator(Struct, frozen=True):
@@ -374,6 +389,20 @@ class _Around(NamedTuple):
 _NOWHERE = _Around()
 
 
+def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[TraceLaunch]:
+    """Return the launches that belong to a CUDA graph, which a trace names no operators of."""
+    graphs = {
+        _correlation(event)
+        for event in events
+        if event.category == "call" and "graphlaunch" in event.name.lower()
+    }
+    return [
+        launch
+        for launch in launched
+        if launch.correlation is not None and launch.correlation in graphs
+    ]
+
+
 def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     """Return everything that ran on the GPU, in the order of its begin.
 
@@ -387,7 +416,7 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     operators.pop(None, None)
     found = []
     for event in events:
-        if event.category not in ("kernel", "copy", "set"):
+        if event.category not in _ON_GPU:
             continue
         place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
         if place.innermost is None and named is not None:
@@ -438,7 +467,23 @@ def _annotated(name: str) -> tuple[tuple[tuple[str, int], ...], str | None]:
     lower = name.lower()
     hits = ((key, form.search(lower)) for key, form in _NUMBERS.items())
     numbers = tuple((key, int(hit[1])) for key, hit in hits if hit)
-    return numbers, next((word for word in PHASES if word in lower), None)
+    return numbers, _phase_of(lower)
+
+
+def _phase_of(name: str) -> str | None:
+    """Return the phase that the name of an annotation, in lower case, tells.
+
+    Steps of servers count as `_SERVED` has them. One that reads prompts and generates has none.
+    """
+    if served := _SERVED.search(name):
+        prompts, generated = (served[part] for part in ("prompts", "generated"))
+        if prompts is None:
+            return "prefill"
+        found = [
+            word for word, count in zip(PHASES, (prompts, generated), strict=True) if int(count)
+        ]
+        return found[0] if len(found) == 1 else None
+    return next((word for word in PHASES if word in name), None)
 
 
 class _Thread:
@@ -582,7 +627,7 @@ def unread_plans(events: Iterable[Event]) -> list[str]:
     """Return a sentence without a period for each field of plans that some launches lose."""
     lost: dict[str, list[str]] = defaultdict(list)
     for event in events:
-        if event.category in ("kernel", "copy", "set"):
+        if event.category in _ON_GPU:
             for name, value in (event.args or {}).items():
                 if name in _PLAN and value is not None and _PLAN[name](value) is None:
                     lost[name].append(event.name)

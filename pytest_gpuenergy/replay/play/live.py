@@ -97,40 +97,45 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             with torch.inference_mode():
                 inputs = program.inputs(profile.prompt, device)
                 turns, durations_us, missing, runs = replayable_turns(
-                    in_order, program, inputs, max(steps), device, cache, ranks
+                    *(in_order, program, inputs, max(steps), device, cache, ranks),
+                    graph_differs=profile.graph_differs,
                 )
                 windows: list[tuple[CallWindow, CallTurns, float]] = []
-                if ranks.count == 1 and runs[-1].of_graph == profile.graph_differs:
-                    replayed = {call.id: call for call in chosen if call.id in turns}
-                    for made_by, longest in product(runs[::-1], LONGEST):
-                        from_host = made_by is not runs[-1]
-                        alike = choose_windows(
-                            made_by.ids(calls, from_host=from_host),
-                            made_by.layers,
+                replayed = {
+                    call.id: call for call in chosen if call.id in turns and not call.is_exchange
+                }
+                for made_by, longest in product(runs[::-1], LONGEST):
+                    from_host = made_by is not runs[-1]
+                    alike = choose_windows(
+                        made_by.ids(calls, from_host=from_host),
+                        made_by.layers,
+                        replayed,
+                        steps,
+                        [window for window, _, _ in windows],
+                        longest=longest,
+                        from_host=from_host,
+                    )
+                    # All ranks run the model again if one does, because of its exchanges.
+                    if not any(ranks.gathered(bool(alike))):
+                        continue
+                    try:
+                        of_kind, apart = window_turns(
+                            alike,
                             replayed,
-                            steps,
-                            [window for window, _, _ in windows],
-                            longest=longest,
-                            from_host=from_host,
+                            program,
+                            inputs,
+                            max(steps),
+                            device,
+                            cache,
+                            made_by,
                         )
-                        if not alike:
-                            continue
-                        try:
-                            of_kind, apart = window_turns(
-                                alike,
-                                replayed,
-                                program,
-                                inputs,
-                                max(steps),
-                                device,
-                                cache,
-                                made_by,
-                            )
-                            windows += of_kind
-                            missing |= apart
-                        except Exception as problem:  # whatever a program raises, calls come first
-                            settle(device)
-                            missing["windows"] = str(problem).strip().partition("\n")[0]
+                        windows += of_kind
+                        missing |= apart
+                    except Exception as problem:  # whatever a program raises, calls come first
+                        if ranks.count > 1:  # the other ranks wait in an exchange
+                            raise
+                        settle(device)
+                        missing["windows"] = str(problem).strip().partition("\n")[0]
                 limit_bytes = cold_bytes(device)
                 captured = [
                     (step, *capture_step(program, inputs, step, limit_bytes)) for step in steps
@@ -222,10 +227,9 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeat = partial(_repeater, own, device, ALONE, from_host=True)
             return workloads.host_gaps(step, period_ns, repeat)
 
-        def repeat_call(call: UniqueCall, gaps: int = 0) -> tuple[Repeat, int]:
+        def repeat_call(call: UniqueCall) -> tuple[Repeat, int]:
             """Return what launches a call, and the number of its turns."""
-            own = replace(turns[call.id], gaps=gaps)
-            shared_by = ranks if call.is_exchange else ALONE
+            own, shared_by = turns[call.id], ranks if call.is_exchange else ALONE
             return partial(_repeater, own, device, shared_by), len(own.calls)
 
         # In case that the replay is interrupted; all ranks have exchanges in the same order.
@@ -240,39 +244,46 @@ def live_planner(device: str, cache: Cache, source: str = "", ranks: Ranks = ALO
             repeat = partial(_repeater, CallTurns(own.restores), device, ALONE)
             return workloads.with_restores(found, repeat)
 
+        calls_alone = [
+            item
+            for call in most_time_first
+            if call.id in turns
+            for item in with_restores(
+                workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
+            )
+        ]
+        in_windows = [
+            item
+            for window, own, gpu_us in windows
+            for item in with_restores(
+                workloads.window(
+                    *(window.step, window.number, window.calls, len(window.numbers)),
+                    *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
+                    is_layer=window.is_layer,
+                    from_host=window.from_host,
+                ),
+                own,
+            )
+        ]
+        planned = {item.key: item for item in (*calls_alone, *in_windows)}
+        all_turns = turns | {window.key: own for window, own, _ in windows}
+
+        def spaced(key: str, gaps: int, spaced_key: str) -> Replayable:
+            own, found = replace(all_turns[key], gaps=gaps), planned[key]
+            repeat = partial(_repeater, own, device, ranks if found.together else ALONE)
+            return workloads.spaced(found, repeat, gaps, spaced_key)
+
         return ReplayPlan(
             wholes,
-            [
-                item
-                for call in most_time_first
-                if call.id in turns
-                for item in with_restores(
-                    workloads.call(call, *repeat_call(call), durations_us[call.id]), turns[call.id]
-                )
-            ],
+            calls_alone,
             missing,
-            lambda call, gaps, key: workloads.spaced(
-                *(call, *repeat_call(call, gaps), gaps, key),
-                has_restores=bool(turns[call.id].restores),
-            ),
+            spaced,
             workloads.gap(partial(_repeater, CallTurns([gap]), device, ALONE)),
             name,
             gapped,
             changes if ranks.count == 1 else None,
-            [
-                item
-                for window, own, gpu_us in windows
-                for item in with_restores(
-                    workloads.window(
-                        *(window.step, window.number, window.calls, len(window.numbers)),
-                        *(partial(_repeater, own, device, ALONE), len(own.calls), gpu_us),
-                        is_layer=window.is_layer,
-                        from_host=window.from_host,
-                    ),
-                    own,
-                )
-            ],
-            host_gaps if ranks.count == 1 else None,
+            in_windows,
+            host_gaps,
         )
 
     return plan

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from pytest_gpuenergy.replay.account.account import (
     GRAPH,
     LAYERS,
     WINDOW_HOST,
-    Account,
+    WINDOW_STEP,
     Saving,
     account_for_step,
     calls_at,
@@ -246,59 +246,69 @@ class RankReplay:
         settings |= {step_key(step, EAGER): _BRIEF if brief else _FROM_HOST for step in steps}
         settings |= {host_gaps_key(step): _SLIGHT if brief else _BRIEF for step in steps}
         left_out: frozenset[str] = frozenset()
-        if brief and self.ranks.count == 1:
-            left_out = slight_modules(calls, steps, profile.modules)
-        accounts: list[Account] = []
+        if brief:
+            slight = self.ranks.gathered(slight_modules(calls, steps, profile.modules))
+            left_out = frozenset.intersection(*slight)
+        idle_w: dict[str, float] = {}
         changes: list[ChangeSaving] = []
-        for setpoint in self.setpoints:
-            group = self.measurements.setdefault(setpoint.label, {})
-            with self.station.under(setpoint) as enforced:
-                # Steps come first, because calls alone cannot be accounted for. What is spaced
-                # depends on the figures of both.
-                for item in chain(
-                    (item for item in plan.steps if item.key not in left_out),
-                    plan.gapped_steps,
-                    host_gaps(plan, calls, steps, group),
-                    plan.calls,
-                    plan.windows,
-                    spaced_calls(plan, calls, group),
-                    spaced_exchanges(plan, calls, steps, group, self.ranks),
-                ):
-                    own = (
-                        None if item.together else settings.get(item.key, _BRIEF if brief else None)
-                    )
-                    self._measure(harness, item, setpoint, enforced, own)
-                idle_w = self._idle_w(plan)
-                planned = []
-                if self.options.changes and plan.changes is not None:
-                    for found in plan.changes(group):
-                        for item in found.items:
-                            self._measure(harness, item, setpoint, enforced, _SLIGHT)
-                        planned.append(found.change)
-                    self.missing |= plan.missing
-                changes += change_savings(planned, group, setpoint.label)
-            accounts += [
+
+        def report() -> ReplayReport:
+            """Account for what has been measured so far, and write the report."""
+            accounts = [
                 account_for_step(
-                    *(step, level, whole, calls, group, idle_w),
+                    *(step, level, whole, calls, self.measurements[cap], power_w),
                     profile.tokens(step),
                     profile.modules,
                 )
+                for cap, power_w in idle_w.items()
                 for step in steps
                 for level in levels
-                if (whole := group.get(step_key(step, level))) is not None and whole.measured
+                if (whole := self.measurements[cap].get(step_key(step, level))) is not None
+                and whole.measured
             ]
-        report = ReplayReport(
-            run=run,
-            profile=profile,
-            cache=self.options.cache,
-            accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
-            savings=tuple(self._savings(steps, calls)),
-            missing=self.missing,
-            measurements=self._all(),
-            changes=tuple(changes),
-        )
-        write_report(report, self.folder)
-        return report
+            found = ReplayReport(
+                run=run,
+                profile=profile,
+                cache=self.options.cache,
+                accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
+                savings=tuple(self._savings(steps, calls)),
+                missing=self.missing,
+                measurements=self._all(),
+                changes=tuple(changes),
+            )
+            write_report(found, self.folder)
+            return found
+
+        try:
+            for setpoint in self.setpoints:
+                group = self.measurements.setdefault(setpoint.label, {})
+                with self.station.under(setpoint) as enforced:
+                    measure = partial(self._measure_all, harness, settings, setpoint, enforced)
+                    # Steps come first, because calls alone cannot be accounted for, and slight
+                    # calls after windows that have them. What is spaced depends on all of these.
+                    measure(item for item in plan.steps if item.key not in left_out)
+                    idle_w[setpoint.label] = self._idle_w(plan)
+                    measure(plan.gapped_steps)
+                    measure(host_gaps(plan, calls, steps, group))
+                    measure(plan.windows)
+                    measure(plan.calls)
+                    measure(spaced_calls(plan, calls, group))
+                    measure(spaced_windows(plan, calls, steps, group))
+                    measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
+                    planned = []
+                    if self.options.changes and plan.changes is not None:
+                        for found in plan.changes(group):
+                            for item in found.items:
+                                self._measure(harness, item, setpoint, enforced, _SLIGHT)
+                            planned.append(found.change)
+                        self.missing |= plan.missing
+                    changes += change_savings(planned, group, setpoint.label)
+        except BaseException:
+            if idle_w:
+                report()  # of what has been measured until now
+                self.announce(f"the report has what was measured until now: {self.results}")
+            raise
+        return report()
 
     def resume(self) -> None:
         """Keep what an earlier replay with the same cache and limits has measured on this card.
@@ -387,6 +397,19 @@ class RankReplay:
         left_out = {call.id for call in calls} - {call.id for call in chosen}
         self.missing |= dict.fromkeys(sorted(left_out), "it was not chosen")
         return chosen
+
+    def _measure_all(
+        self,
+        harness: Harness,
+        settings: Mapping[str, MeterSettings],
+        setpoint: Setpoint,
+        enforced: Setpoint,
+        items: Iterable[Replayable],
+    ) -> None:
+        """Measure items one by one; which come next may depend on the figures of those before."""
+        for item in items:
+            default = _BRIEF if self.options.brief else None
+            self._measure(harness, item, setpoint, enforced, settings.get(item.key, default))
 
     def _measure(
         self,
@@ -558,12 +581,43 @@ def spaced_calls(
         if call.is_exchange or alone is None or alone.time_ms is None:
             continue
         wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
+        wholes += [measured.get(step_key(step, EAGER)) for step in call.steps]
         if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
             gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
-            found.append(plan.spaced(call, gaps, spaced_key(call.id)))
+            found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
     spaced = [item for item in found if item is not None]
     if spaced and plan.gap is not None:
         yield from (plan.gap, *spaced)
+
+
+def spaced_windows(
+    plan: ReplayPlan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
+) -> Iterator[Replayable]:
+    """Yield windows with gaps, which the power limit slows down more than a step of the host.
+
+    They have as large a share of gaps as the step, so that the limit leaves them the same clocks.
+    """
+    for step in steps:
+        whole = measured.get(step_key(step, EAGER))
+        launched_ms = sum(call.steps.get(step, 0) * call.call_us for call in calls) / 1e3
+        if plan.gap is None or whole is None or whole.time_ms is None or not launched_ms:
+            continue
+        by_host = {call.id for call in calls if call.steps.get(step)}
+        for item in plan.windows:
+            found = measured.get(item.key)
+            if item.workload.parameters.get(WINDOW_STEP) != step or not by_host.issuperset(
+                window_calls(item)
+            ):
+                continue
+            if found is None or found.time_ms is None or not is_held_back(found, whole):
+                continue
+            in_gaps_ms = found.time_ms * (whole.time_ms / launched_ms - 1)
+            spaced = plan.spaced(item.key, max(1, round(in_gaps_ms / GAP_MS)), spaced_key(item.key))
+            if spaced is not None:
+                yield from (plan.gap, spaced)
 
 
 def spaced_exchanges(
@@ -587,7 +641,7 @@ def spaced_exchanges(
             gaps = ranks.gathered(_gaps_between(exchanges, step, measured, whole))
             spaced = None
             if all(gaps):
-                spaced = plan.spaced(commonest, max(gaps), links_key(step, level))
+                spaced = plan.spaced(commonest.id, max(gaps), links_key(step, level))
             if spaced is not None:
                 yield from (plan.gap, spaced)
 

@@ -93,25 +93,30 @@ def recorded_planner(device: EmulatedDevice, folder: Path, cache: Cache) -> Plan
         ]
         by_id = {call.id: call for call in chosen}
         keys = [*(step_key(*whole) for whole in wholes), *(call.id for call in chosen)]
+        calls_alone = [
+            item
+            for call in chosen
+            if call.id in recorded
+            for item in player.with_restores(player.call(call))
+        ]
+        in_windows = [
+            item
+            for found in recorded.values()
+            if found.workload.parameters.get(WINDOW_STEP) in steps
+            and (ids := window_calls(found))
+            and by_id.keys() >= set(ids)
+            for item in player.with_restores(player.window(found, by_id))
+        ]
+        planned = {item.key: item for item in (*calls_alone, *in_windows)}
         return ReplayPlan(
             [player.step(*whole, calls) for whole in wholes if step_key(*whole) in recorded],
-            [
-                item
-                for call in chosen
-                if call.id in recorded
-                for item in player.with_restores(player.call(call))
-            ],
+            calls_alone,
             {key: "no figures of it are recorded" for key in keys if key not in recorded},
-            lambda call, _, key: player.spaced(call, key) if key in recorded else None,
+            lambda key, _, spaced: (
+                player.spaced(planned[key], by_id, spaced) if spaced in recorded else None
+            ),
             player.workloads.gap(player.repeat(GAP, 0, 1)) if GAP in recorded else None,
-            windows=[
-                item
-                for found in recorded.values()
-                if found.workload.parameters.get(WINDOW_STEP) in steps
-                and (ids := window_calls(found))
-                and by_id.keys() >= set(ids)
-                for item in player.with_restores(player.window(found, by_id))
-            ],
+            windows=in_windows,
             gapped_steps=[
                 player.gapped_step(step, calls) for step in steps if gaps_key(step) in recorded
             ],
@@ -174,13 +179,13 @@ class _Player:
             return [item]
         return self.workloads.with_restores(item, self.repeat(str(key), 0, 1))
 
-    def spaced(self, call: UniqueCall, key: str) -> Replayable:
-        """Return a call with as many gaps as were recorded."""
-        found = self.recorded[key]
-        turns, gaps = (_number(found, name) for name in ("turns", "gaps"))
-        repeat = self.repeat(key, self._dram_bytes(call), len(call.launches) + gaps)
-        has_restores = RESTORES in found.workload.parameters
-        return self.workloads.spaced(call, repeat, turns, gaps, key, has_restores=has_restores)
+    def spaced(self, item: Replayable, calls: Mapping[str, UniqueCall], key: str) -> Replayable:
+        """Return a call or window with as many gaps as were recorded."""
+        gaps = _number(self.recorded[key], "gaps")
+        own = [calls[call] for call in window_calls(item) or [item.key]]
+        launches = gaps + sum(len(call.launches) for call in own)
+        repeat = self.repeat(key, sum(map(self._dram_bytes, own)), launches)
+        return self.workloads.spaced(item, repeat, gaps, key)
 
     def step(self, step: int, level: str, calls: Sequence[UniqueCall]) -> Replayable:
         """Return a whole step, with the bytes and launches of all its calls."""

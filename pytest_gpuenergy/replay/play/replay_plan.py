@@ -65,8 +65,8 @@ class ReplayPlan:
         steps: The prefill and the decode step as wholes.
         calls: The calls that can be replayed.
         missing: By its key, the reason why a call or step cannot be replayed.
-        spaced: Returns what launches a call and then gaps, from the call, the number of gaps and
-            the key of the measurement; None if that is not available.
+        spaced: Returns what launches a call or window and then gaps, from its key, the number of
+            gaps and the key of the measurement; None if that is not available.
         gap: What launches a gap of about 20 µs, in which a single thread works; None if that is not
             available.
         source: The name of the program that was loaded; empty for recorded figures.
@@ -82,7 +82,7 @@ class ReplayPlan:
     steps: Sequence[Replayable]
     calls: Sequence[Replayable]
     missing: Mapping[str, str]
-    spaced: Callable[[UniqueCall, int, str], Replayable | None]
+    spaced: Callable[[str, int, str], Replayable | None]
     gap: Replayable | None
     source: str = ""
     gapped_steps: Sequence[Replayable] = ()
@@ -129,23 +129,14 @@ class ReplayWorkloads:
         found = self._replayable(call.id, call.operator, repeat, call.is_exchange, turns=turns)
         return replace(found, details=details)
 
-    def spaced(
-        self,
-        call: UniqueCall,
-        repeat: Repeat,
-        turns: int,
-        gaps: int,
-        key: str,
-        *,
-        has_restores: bool = False,
-    ) -> Replayable:
-        """Return a call with ``gaps`` after it, under a key of its own."""
-        others: dict[str, int | str] = {"gaps": gaps, "turns": turns}
-        if call.is_exchange:
-            others["exchange"] = call.id
-        if has_restores:
-            others[RESTORES] = restores_key(call.id)
-        return self._replayable(key, call.operator, repeat, call.is_exchange, **others)
+    def spaced(self, found: Replayable, repeat: Repeat, gaps: int, key: str) -> Replayable:
+        """Return a call or window with ``gaps`` after it, under a key of its own."""
+        kept = ("turns", RESTORES)
+        parameters = found.workload.parameters
+        others = {name: parameters[name] for name in kept if name in parameters}
+        if found.together:
+            others["exchange"] = found.key
+        return self._replayable(key, found.label, repeat, found.together, gaps=gaps, **others)
 
     def window(
         self,

@@ -119,7 +119,8 @@ def replay_schedule(
 ) -> ServingReport:
     """Replay the steps of a schedule, each in the profile of its size, and write the report.
 
-    A call that several sizes share is measured once.
+    A call that several sizes share is measured once. The report is written after each profile, and
+    says which sums still lack a size.
 
     Args:
         options: What to replay, where and how. The folder is a profile, or contains one profile for
@@ -148,6 +149,7 @@ def replay_schedule(
         labels[:] = [setpoint.label for setpoint in replay.setpoints]
         reference = replay.reference.label
 
+    tell(f"sizes to replay: {', '.join(map(str, sorted(places)))}")
     for folder, numbers in wanted.items():
         log = options.power_log
         if log is not None and folder != options.folder:
@@ -158,29 +160,32 @@ def replay_schedule(
         (report,) = _replay_rank(of_size, tell, folder, (options.device, 0), prepare=prepare)
         reports[folder] = report
         shared += report.measurements
-    accounts = {
-        step: [found for found in reports[folder].accounts if found.step == number]
-        for step, (folder, number) in places.items()
-    }
-    figures, sums = serving_of(schedule, accounts, labels)
-    first = next(iter(reports.values()))
-    found = ServingReport(
-        run=first.run,
-        model=first.profile.model,
-        schedule=str(path),
-        batching=schedule.batching,
-        prompts_rounding=schedule.rounding("prefill"),
-        contexts_rounding=schedule.rounding("decode"),
-        serving=tuple(sums),
-        best=tuple(best_setpoints(sums, reference)),
-        steps=tuple(figures),
-        missing={
-            f"{folder.name}/{key}": why
-            for folder, report in reports.items()
-            for key, why in report.missing.items()
-        },
-    )
-    write_atomically(serving_path(found, options.folder), dump(found))
+        accounts = {
+            step: [account for account in reports[inner].accounts if account.step == number]
+            for step, (inner, number) in places.items()
+            if inner in reports
+        }
+        figures, sums, without_sum = serving_of(schedule, accounts, labels)
+        first = next(iter(reports.values()))
+        found = ServingReport(
+            run=first.run,
+            model=first.profile.model,
+            schedule=str(path),
+            batching=schedule.batching,
+            prompts_rounding=schedule.rounding("prefill"),
+            contexts_rounding=schedule.rounding("decode"),
+            serving=tuple(sums),
+            best=tuple(best_setpoints(sums, reference)),
+            steps=tuple(figures),
+            missing=without_sum
+            | {
+                f"{inner.name}/{key}": why
+                for inner, of_inner in reports.items()
+                for key, why in of_inner.missing.items()
+            },
+        )
+        # After each size, so that an interrupted replay leaves what it has measured.
+        write_atomically(serving_path(found, options.folder), dump(found))
     return found
 
 

@@ -318,8 +318,12 @@ def replayable_turns(
     device: str,
     cache: Cache,
     ranks: Ranks,
+    *,
+    graph_differs: bool,
 ) -> tuple[dict[str, CallTurns], dict[str, float], dict[str, str], list[Captured]]:
     """Return the turns of each call that launches the same kernels as in the profile.
+
+    ``graph_differs`` says whether the model makes other calls while a CUDA graph is captured.
 
     Returns:
         By the ids of these calls, their turns and their GPU time by the profiler; by the ids of all
@@ -331,7 +335,7 @@ def replayable_turns(
     only_in_graph = [number for call in calls if not call.turns for number in call.replayed_turns]
     plain = capture_calls(program, inputs, numbers, last_step + 1, limit_bytes)
     runs = [plain]
-    if only_in_graph:
+    if graph_differs:
         with told_of_capture(True):
             of_graph = capture_calls(program, inputs, only_in_graph, last_step + 1, limit_bytes)
         runs.append(replace(of_graph, of_graph=True))

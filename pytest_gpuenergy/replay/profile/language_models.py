@@ -174,12 +174,24 @@ def load_model(
     return LanguageModel(
         name=name,
         weights="checkpoint" if config is None else "random",
-        attention=str(getattr(model.config, "_attn_implementation", attention)),
+        attention=_attention_of(model.config, attention),
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
         prompt=Prompt(),
         vocabulary=int(model.config.get_text_config().vocab_size),
         model=model,
     )
+
+
+def _attention_of(config: Any, asked: str) -> str:
+    """Return the implementation of a model's attention; what was asked for if parts of it differ.
+
+    To ask for that of an image encoder, for example, would change that of the text model beside it.
+    """
+    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))]
+    found = {
+        str(getattr(part, "_attn_implementation", asked)) for part in parts if part is not None
+    }
+    return found.pop() if len(found) == 1 else asked
 
 
 def _reason(error: Exception) -> str:

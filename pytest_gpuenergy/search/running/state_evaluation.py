@@ -206,6 +206,7 @@ class _Case:
     """
 
     step: str
+    sizes: Sizes
     kernel: AnyKernel
     workload: SpecWorkload
     seeds: tuple[int, ...]
@@ -283,6 +284,11 @@ class _StateEvaluation:
                 unlisted = [self._case(others, "other sizes")]
         self._prepare([*cases, *unlisted], purposes)
         for case in cases:
+            self._compile(case)
+        for case in unlisted:
+            with sizes_withheld():
+                self._compile(case)
+        for case in cases:
             self._verify(case, measured=case is cases[0])
         for case in unlisted:
             with sizes_withheld():
@@ -294,6 +300,7 @@ class _StateEvaluation:
         try:
             case = self._case(sizes, "other sizes")
             self._prepare([case])
+            self._compile(case)
             self._verify(case)
         except KernelFault as error:
             check_responds(self.device, error)
@@ -303,22 +310,24 @@ class _StateEvaluation:
         return True
 
     def _case(self, sizes: Sizes, step: str) -> _Case:
-        job = self.bench.job(self.state, sizes)
-        kernel = job.kernel
+        kernel = kernel_of(self.bench.spec, self.state, sizes)
         if refusal := self.device.refusal(kernel):
             raise KernelFault("constraints", refusal)
-        with self._time_step("compile"):
-            self.device.compile_job(job)
-        if variable_bytes := self.device.variable_bytes(kernel):
-            baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, sizes)
-            check_variables(variable_bytes, self.device.variable_bytes(baseline))
         workload = self.bench.workload(sizes, self.device)
         check_fits(workload)
         seeds = self.bench.hidden.seeds(f"{self.purpose}{workload.name}")
-        return _Case(step, kernel, workload, seeds)
+        return _Case(step, sizes, kernel, workload, seeds)
+
+    def _compile(self, case: _Case) -> None:
+        """Wait until a case is compiled, and check what it keeps from one launch to the next."""
+        with self._time_step("compile"):
+            self.device.compile_job(self.bench.job(self.state, case.sizes))
+        if variable_bytes := self.device.variable_bytes(case.kernel):
+            baseline = kernel_of(self.bench.spec, self.bench.spec.baseline, case.sizes)
+            check_variables(variable_bytes, self.device.variable_bytes(baseline))
 
     def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
-        """Start a new worker process for the state.
+        """Start a new worker process for the state, which begins to use the GPU meanwhile.
 
         A baseline that is the reference runs before that on all inputs for which its outputs are
         missing, because it must not share a process with the state.
@@ -354,6 +363,7 @@ class _StateEvaluation:
                     ) from None
         with self._time_step("start"):
             self.device.renew(modules)
+            self.device.begin_context()
 
     def _verify(self, case: _Case, *, measured: bool = False) -> None:
         with self._time_step(f"verify {case.step}"):

@@ -61,6 +61,8 @@ _MOST_PACKED_ELEMENTS = (1 << 31) - PACKING_THREADS
 """The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
+_SPLIT_AT_ONCE = 8
+"""The weights that a thread of cuda/conv/pack.cu splits."""
 _MOST_CHANNELS = 256
 _MOST_SPLITS = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
@@ -93,12 +95,20 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
 # Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
 # in bench/results: see studies/convolution_estimate.py.
+_COARSE_SUM = 768
+"""The least products of a sum in 3xtf32 with which those with smaller parts may be computed in
+bfloat16. A product is off by at most 92 units of 2^-24 then, 11 in the root mean square. Adding so
+many products in turn in float32 is off by as much as nine of a product, and its bound allows
+8 sqrt(768), which are 221."""
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels in other modes than 3xtf32 reach."""
 _SPLIT_CHANNELS, _SPLIT_SHARE = 30, 0.89
 """What a tile in 3xtf32, whose elements of windows come from registers, takes: as long as one with
 so many more channels, and so many of the cycles by that rate. In the trials on an H200, an
 instruction took 19 to 72 cycles for 8 to 120 channels, with a clock of 1980 instead of 1755 MHz."""
+_COARSE_CHANNELS = 34, 0.75
+"""The same additional channels where weights are split before, and what each channel of the tile
+counts then: two instructions take the place of three, by 300 kernels of 12 convolutions."""
 _STEP_CYCLES, _CHUNK_CYCLES = 55, 414
 """The cycles besides its products of a step whose operands are in shared memory, and of a chunk of
 a step whose operands are read to registers."""
@@ -167,6 +177,8 @@ class ImplicitParameters(WindowParameters):
             What exceeds the channels is zero.
         pitch: the bytes of which a packed row of channels has a multiple; 0 stands for as few as
             boxes need.
+        split_before: whether the launch before this one splits the weights in 3xtf32, instead of
+            each block, and products with smaller parts are computed in bfloat16.
     """
 
     template: ClassVar[str] = "implicit"
@@ -176,6 +188,7 @@ class ImplicitParameters(WindowParameters):
         "early": 0,
         "line": 0,
         "pitch": 0,
+        "split_before": 0,
     }
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
@@ -194,6 +207,7 @@ class ImplicitParameters(WindowParameters):
     early: bool = False
     line: int = 0
     pitch: int = 0
+    split_before: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +242,9 @@ class ImplicitParameters(WindowParameters):
                 f"The template {self.template} unrolls rows of windows (1) or whole ones (2), not "
                 f"{self.unrolled}."
             )
-        if self.early and not self.packed:
+        if self.split_before and not self.boxed:
+            raise InputError(f"The template {self.template} splits before only what is boxed.")
+        if self.early and not self.has_packing:
             raise InputError(f"The template {self.template} begins early where it packs.")
         if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
             raise InputError(
@@ -283,7 +299,8 @@ class ImplicitParameters(WindowParameters):
             for each in (one, *one._with_weights_that_stay(conv)):
                 yield each
                 # Where rows are only padded, an early launch was slower in trials on an H200.
-                if way.packed and (way.unrolled or conv.layout == "nchw"):
+                turned = way.packed and (way.unrolled or conv.layout == "nchw")
+                if turned or way.split_before:
                     yield replace(each, early=True)
 
     def _with_weights_that_stay(self, conv: Conv2d) -> Iterator[ImplicitParameters]:
@@ -353,6 +370,11 @@ class ImplicitParameters(WindowParameters):
         return input_blocks(conv.shape, self.tile_p)
 
     @property
+    def has_packing(self) -> bool:
+        """Whether a launch before that of the convolution packs, or splits weights."""
+        return self.packed or self.split_before
+
+    @property
     def tile_p(self) -> int:
         """The pixels that a block computes at a time."""
         return _PIXELS * self.consumers
@@ -411,7 +433,8 @@ class ImplicitParameters(WindowParameters):
 
     @property
     def _way(self) -> Way:
-        return Way(self.boxed, self.packed, self.unrolled, self.line, self.pitch)
+        fields_of_way = (self.boxed, self.packed, self.unrolled, self.line, self.pitch)
+        return Way(*fields_of_way, self.split_before)
 
     def _box_bytes(self, conv: Conv2d) -> BoxBytes:
         return _box_bytes(conv, self._way)
@@ -484,13 +507,14 @@ class ImplicitParameters(WindowParameters):
             of_input, of_weights = self._elements_of_copy(conv)
             each = self.tile_p / of_input + channels / of_weights
             pieces = 0.0 if self.boxed else deep * each
-        columns = _SPLIT_SHARE * (self.tile_c + _SPLIT_CHANNELS) if split else self.tile_c
+        more, share = _COARSE_CHANNELS if self.split_before else (_SPLIT_CHANNELS, 1.0)
+        columns = _SPLIT_SHARE * (share * self.tile_c + more) if split else self.tile_c
         products = self.tile_p * columns * deep / _PRODUCTS_PER_CYCLE[conv.mode]
         alone = products / self.consumers
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
         alone += _CHUNK_CYCLES * read if read else _STEP_CYCLES
-        rest = weights / _PIECE_BYTES if split else 0.0
+        rest = weights / _PIECE_BYTES if split and not self.split_before else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
         whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
         of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
@@ -499,7 +523,7 @@ class ImplicitParameters(WindowParameters):
             copying += _ISSUED_CYCLES * read * self.consumers
         loaded = float(pixels + weights)
         if self.boxed:  # a short line takes as long as one of 128 bytes
-            lines = self._boxes(conv) * (self.tile_p + channels)
+            lines = self._boxes(conv) * (self.tile_p + channels * (1 + self.split_before))
             loaded = _LINE_BYTES * lines * self._cost_of_rows(conv)
         loading = loaded / _LOADED_BYTES_PER_CYCLE
         stored = conv.element_bytes * self.tile_p * self.tile_c / _STORED_BYTES_PER_CYCLE
@@ -528,7 +552,7 @@ class ImplicitParameters(WindowParameters):
             total += wave(math.ceil(left * self.per_multiprocessor / at_once))
         if self.splits > 1:
             total += _CLUSTER_CYCLES + _CLUSTER_BLOCK_CYCLES * self.splits + stored
-        if self.packed:
+        if self.has_packing:
             total += self._packing_cycles(conv, card)
         return float(total)
 
@@ -543,17 +567,26 @@ class ImplicitParameters(WindowParameters):
     def _moving_cycles(self, conv: Conv2d) -> float:
         """Return about how long one multiprocessor would read and write what is packed."""
         s, (rows, columns) = conv.shape, _axes(conv, self._way)
+        written = s.CO * self._weight_channels(conv) * self._taps(conv) * (1 + self.split_before)
+        weights = written + s.CO * s.reduction_length
+        if not self.packed:
+            return weights / _PACKED_PER_CYCLE
         written = s.N * rows.length * columns.length * self._channels(conv) * s.groups
         if self.unrolled:
             return conv.element_bytes * written / _UNROLLED_BYTES_PER_CYCLE[conv.layout]
         across = min(s.W, columns.length * columns.distance(conv))
         moved = s.N * rows.length * s.CI * across + written
         if self._packs_weights(conv):
-            moved += s.CO * (self._channels(conv) * self._taps(conv) + s.reduction_length)
+            moved += weights
         return moved / _PACKED_PER_CYCLE
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)
+        if self.split_before and not _has_coarse_sums(conv):
+            raise InputError(
+                f"The template {self.template} splits weights before in mode 3xtf32 and sums of "
+                f"{_COARSE_SUM} products or more, not for {conv.name}."
+            )
         if not self.boxed and (reason := self.refusal(conv)):
             raise InputError(f"The template {self.template} {reason}.")
         if self.boxed and not self._box_bytes(conv):
@@ -591,13 +624,14 @@ class ImplicitParameters(WindowParameters):
         else:
             how = ("blocked",) if self._blocks(conv) else ("lines", "described", "gathered")
             how += ("copying",)
-        copies = [f"conv/{text}" for text in ("windows", *how, "implicit")]
+        copies = [f"conv/{text}" for text in ("coarse", "windows", *how, "implicit")]
         constants, head = self._constants(conv, blocks), [ELEMENTS[conv.dtype]]
         launches = [launch]
         workspaces: list[Tensor] = []
-        if self.packed:
+        if self.has_packing:
             packing, workspaces, numbers = self._packing(conv)
-            launches, copies = [packing, launch], ["conv/pack", *copies]
+            launches = [packing, launch]
+            copies.insert(1, "conv/pack")
             constants = {**constants, **numbers}
         return Kernel(
             template_text(constants, ["hopper/barriers", *copies], head),
@@ -609,8 +643,18 @@ class ImplicitParameters(WindowParameters):
 
     def _packs_weights(self, conv: Conv2d) -> bool:
         """Return whether the weights are packed: as they come, they may be in the same order."""
+        if self.split_before or not self.packed:
+            return self.split_before
         turned = conv.layout == "nchw" and self._taps(conv) > 1
         return turned or self._channels(conv) > _unpadded(conv, self._way)
+
+    def _weight_channels(self, conv: Conv2d) -> int:
+        """Return the channels of a tap of the weights: if they are split, those of whole lines."""
+        channels = self._channels(conv)
+        if not self.split_before:
+            return channels
+        line = self._box_bytes(conv) // conv.element_bytes
+        return math.ceil(channels / line) * line
 
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
@@ -619,26 +663,35 @@ class ImplicitParameters(WindowParameters):
         window, (rows, columns) = _window(conv, self._way), _axes(conv, self._way)
         pieces, plane = padded * conv.element_bytes // _PIECE_BYTES, rows.length * columns.length
         of_block, pixels = turned_tile(pieces, plane, s.N * s.groups)
-        filters = s.CO * math.prod(window)
+        weights, filters = self._weight_channels(conv), s.CO * math.prod(window)
         if self.unrolled or conv.layout == "nhwc":
-            counts = (s.N * plane * s.groups, filters)
-            blocks = [-(-count * pieces // PACKING_THREADS) for count in counts]
+            of_weights = weights // _SPLIT_AT_ONCE if self.split_before else pieces
+            counts = (s.N * plane * s.groups * pieces, filters * of_weights)
+            blocks = [-(-count // PACKING_THREADS) for count in counts]
         else:
             blocks = [
                 s.N * s.groups * -(-plane // pixels) * -(-pieces // of_block),
-                s.CO * -(-padded // deep),
+                s.CO * -(-weights // deep),
             ]
-        shapes = {"packed_data": (s.N, rows.length, columns.length, padded * s.groups)}
-        if self._packs_weights(conv):
-            shapes["packed_weight"] = (s.CO, *window, padded)
-        packed = [Tensor(name, shape, conv.dtype, "workspace") for name, shape in shapes.items()]
-        inputs = ("data", "weight")[: len(packed)]
-        grid = (sum(blocks[: len(packed)]), 1, 1)
+        packs = {"data": self.packed, "weight": self._packs_weights(conv)}
+        inputs = [name for name, is_packed in packs.items() if is_packed]
+        shapes = {
+            "data": (s.N, rows.length, columns.length, padded * s.groups),
+            "weight": (s.CO, *window, weights * (1 + self.split_before)),
+        }
+        packed = [
+            Tensor(f"packed_{name}", shapes[name], conv.dtype, "workspace") for name in inputs
+        ]
+        blocks = [
+            count * is_packed for count, is_packed in zip(blocks, packs.values(), strict=True)
+        ]
+        grid = (sum(blocks), 1, 1)
         return (
-            Launch("pack", grid, (PACKING_THREADS, 1, 1), (*inputs, *shapes)),
+            Launch("pack", grid, (PACKING_THREADS, 1, 1), (*inputs, *(one.name for one in packed))),
             packed,
             {
-                "PACKS_WEIGHTS": len(packed) > 1,
+                "PACKS_DATA": self.packed,
+                "PACKS_WEIGHTS": packs["weight"],
                 "PACK_DEEP": deep,
                 "FROM_NHWC": conv.layout == "nhwc",
                 "UNROLLED": self.unrolled > 0,
@@ -677,7 +730,8 @@ class ImplicitParameters(WindowParameters):
         )
         taps = self._taps(conv)
         prefix = "packed_" if self.packed else ""
-        weights = f"{prefix}weight" if self._packs_weights(conv) else "weight"
+        weights = "packed_weight" if self._packs_weights(conv) else "weight"
+        deep = self._weight_channels(conv) * (1 + self.split_before)
         of_data = TensorMap(
             "data_map",
             f"{prefix}data",
@@ -696,8 +750,8 @@ class ImplicitParameters(WindowParameters):
             "weight_map",
             weights,
             conv.dtype,
-            (channels, taps, s.CO),
-            (size * channels, size * channels * taps),
+            (deep, taps, s.CO),
+            (size * deep, size * deep * taps),
             (line, 1, self.tile_c),
             self._box_bytes(conv),
         )
@@ -743,6 +797,8 @@ class ImplicitParameters(WindowParameters):
             **self._copying(conv),
             "WARPS": _WARPGROUP // _WARP,
             "BOXED": self.boxed,
+            "SPLIT_BEFORE": self.split_before,
+            "WEIGHT_IN": self._weight_channels(conv),
             "EARLY": self.early,
             "CONSUMERS": self.consumers,
             "THREADS": self.threads,
@@ -758,6 +814,8 @@ class ImplicitParameters(WindowParameters):
             "IN_PLANES": self._in_planes(conv),
             "MULTIPLY_ADD": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k{depth}'
             f'.f32.{kind}.{kind}"',
+            "MULTIPLY_ADD_COARSE": f'"wgmma.mma_async.sync.aligned.m64n{self.tile_c}k16'
+            '.f32.bf16.bf16"',
             "SUMS_PLACES": f'"{", ".join(f"%{place}" for place in range(sums))}"',
             "SUMS_OPERANDS": ", ".join(f'"+f"(sums[{place}])' for place in range(sums)),
             "DIRECT": direct,
@@ -791,6 +849,11 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
     return sorted(found)
 
 
+def _has_coarse_sums(conv: Conv2d) -> bool:
+    """Return whether products with smaller parts may be computed in bfloat16."""
+    return conv.mode == "3xtf32" and conv.shape.reduction_length >= _COARSE_SUM
+
+
 def is_collected(conv: Conv2d) -> bool:
     """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
     return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % 8 != 0
@@ -805,6 +868,7 @@ class Way:
     unrolled: int = 0
     line: int = 0
     pitch: int = 0
+    split_before: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -838,6 +902,8 @@ def _ways_to_copy(conv: Conv2d) -> list[Way]:
     # Threads copy longer lines than short boxes are, from several taps at once.
     if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
         ways.append(Way(False))
+    if _has_coarse_sums(conv):
+        ways += [replace(way, split_before=True) for way in ways if way.boxed]
     return ways
 
 

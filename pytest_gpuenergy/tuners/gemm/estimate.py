@@ -29,6 +29,8 @@ _FEW_ROWS_SHARE = 1.1
 Ten products whose B came from memory took 1.4 to 1.9 times as long on an H200; where it was in the
 L2, as in most trials, some were faster than `skinny`. Among the kernels of 61 such products that
 were timed, the first choices are the fastest with 1.1 (docs/notes/decoding.md)."""
+_PREPARING_BESIDE = 0.4
+"""How much longer warps prepare a step for each further block, whose warps do so meanwhile."""
 _FIRST_CORRECTED = 512
 """The kernels that are corrected first where only the best one is of interest; then come twice as
 many, and so on, as long as one of them could still be the best."""
@@ -74,7 +76,8 @@ class BlockStep:
         each, rest = divmod(count * self.issuing_warps, SCHEDULERS)
         uneven = (each + 1) / (each + rest / SCHEDULERS) if rest else 1.0
         busy = count * self.busy_cycles * idle * uneven + costs.step_cycles
-        others = max(self.alone_cycles, count * self.preparing_cycles, loading, waiting)
+        preparing = (1 + _PREPARING_BESIDE * (count - 1)) * self.preparing_cycles
+        others = max(self.alone_cycles, preparing, loading, waiting)
         return max(busy, others) + costs.loading_share * loading
 
 

@@ -35,7 +35,7 @@ WARPGROUP_ROWS = 64
 """The rows that a warpgroup computes in one instruction."""
 _ENOUGH_WARPS = 16
 """The warps of a block in the estimate: one instruction keeps the tensor cores busy for long."""
-_LINES_OF_PATTERN = 8
+LINES_OF_PATTERN = 8
 """The lines after which the pattern of swizzled pieces repeats."""
 ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
@@ -226,11 +226,11 @@ class HopperTiling(Tiling):
             )
         self._check_tile()
         line = self.line
-        rows, columns = self.computed_tile
+        (rows, columns), (along_rows, along_columns) = self.computed_tile, self.computed_cluster
         if (
             not 1 <= self.cluster_blocks <= MAX_BLOCKS_OF_CLUSTER
-            or rows % (line * self.cluster_n)
-            or columns % ((self.columns or line) * self.cluster_m)
+            or rows % (line * along_columns)
+            or columns % ((self.columns or line) * along_rows)
         ):
             raise InputError(
                 f"A cluster of {self.cluster_m} x {self.cluster_n} blocks cannot share tiles of "
@@ -265,8 +265,13 @@ class HopperTiling(Tiling):
         return self.tile_m, self.tile_n
 
     @property
-    def next_share(self) -> float:
-        """The cycles that each further tile adds to its steps, relative to those of storing it."""
+    def computed_cluster(self) -> tuple[int, int]:
+        """The blocks of a cluster along the rows and columns that instructions compute."""
+        return self.cluster
+
+    def next_share(self, gemm: Gemm) -> float:
+        """Return what a further tile adds to its steps, relative to the cycles of storing it."""
+        del gemm  # stored in boxes, or by as many instructions as others
         return 1.0
 
     @property
@@ -320,11 +325,14 @@ class HopperTiling(Tiling):
                 f"The template {self.template} computes no transpose of C for groups or scales of "
                 "blocks."
             )
+        along_rows, along_columns = self.computed_cluster
         return {
             "SWAPPED": True,
             "M": gemm.N,
             "N": gemm.M,
-            "ALL_M": gemm.N % self.tile_n == 0,
+            "ALL_M": gemm.N % (along_rows * self.tile_n) == 0,
+            "CLUSTER_M": along_rows,
+            "CLUSTER_N": along_columns,
             "A_TRANSPOSED": not gemm.b_transposed,
             "B_TRANSPOSED": not gemm.a_transposed,
             "TILE_M": self.tile_n,
@@ -384,8 +392,10 @@ class HopperTiling(Tiling):
                 yield self
             return
         # The height of a group, in tiles, that makes it roughly square minimizes traffic for A, B.
-        rows, columns = self.cluster_m * self.tile_m, self.cluster_n * self.tile_n
-        most = math.ceil(gemm.most_rows / rows)
+        tile, cluster = self.computed_tile, self.computed_cluster
+        rows, columns = (blocks * side for blocks, side in zip(cluster, tile, strict=True))
+        computed_rows = gemm.most_rows if tile == (self.tile_m, self.tile_n) else gemm.N
+        most = math.ceil(computed_rows / rows)
         square = max(1, min(most, round(math.sqrt(at_once * columns / rows))))
         for tiling in super().divided(gemm, card):
             if tiling.blocks == 0 and self.tiles(gemm) > at_once:
@@ -447,7 +457,7 @@ class HopperTiling(Tiling):
 
         If there are fewer than in a tile, what lies outside is left out: copying zeros takes time.
         """
-        lines = _LINES_OF_PATTERN * self.cluster_n
+        lines = LINES_OF_PATTERN * self.cluster_n
         few = self.tile_m > gemm.M and gemm.element_bytes <= 2 and not gemm.a_transposed
         rows = math.ceil(gemm.M / lines) * lines if few else self.tile_m
         return rows // self.cluster_n, self.tile_n // self.cluster_m
@@ -477,7 +487,7 @@ class HopperTiling(Tiling):
             loaded_bytes=round(loaded * (1 + slower)),
             preparing_cycles=self.preparing_cycles(gemm, costs),
             last_cycles=storing / self.parts + adding,
-            next_cycles=self.next_share * storing,
+            next_cycles=self.next_share(gemm) * storing,
             energy_cycles=energy + costs.loaded_energy_cycles * loaded,
         )
         return product_cycles(gemm, self, card, step, costs) + copying

@@ -31,7 +31,7 @@ _THREADS = range(64, 513)
 _TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
 _OWN_PARAMETERS = (
     *("cluster_m", "cluster_n", "consumers", "split", "turned", "copying", "in_turn"),
-    *("whole_tiles", "copying_warps", "slices"),
+    *("whole_tiles", "copying_warps", "slices", "together"),
 )
 """The parameters that only some of these templates have; others have 0."""
 TENSOR_TRAITS = (

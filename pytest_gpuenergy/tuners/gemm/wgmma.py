@@ -16,6 +16,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     CLUSTERS,
     DEPTH_BYTES,
     LINE_BYTES,
+    LINES_OF_PATTERN,
     OTHER_REGISTERS,
     ROW_BYTES,
     WARPGROUP,
@@ -36,12 +37,12 @@ _WIDEST = 256
 _TILES_M = (64, 128, 192, 256)
 _TILES_N = (64, 96, 128, 160, 192, 224, 256)
 _TILES_SWAPPED = (96, 160, 224)
-"""The rows of tiles of C's transpose that are tried besides those that divide a product evenly."""
+"""The rows of tiles of C's transpose that are tried besides those that divide few rows evenly."""
 _EVEN = 5
-"""How many numbers of tiles are tried that divide the rows of a product evenly."""
+"""How many numbers of tiles are tried that divide them evenly."""
 _NEXT_SWAPPED_SHARE = 2.5
-"""The share for such tiles, see `next_share`: 520 of them in ``e4m3`` took 1.3 times as long as
-others on an H200."""
+"""The share for such tiles where threads store them, see `next_share`: 520 of them in ``e4m3`` took
+1.3 times as long as others on an H200."""
 _LEAST_ROWS = 16
 """The rows of such tiles are a multiple of these, as a warp transposes so many sums at once."""
 _C_BOX_ROWS = 16
@@ -95,7 +96,7 @@ class WgmmaParameters(HopperTiling):
             and rows <= _WIDEST
             and not columns % (_LEAST_ROWS if self.swapped else _LEAST_LINE)
             and columns <= _WIDEST
-            and not (self.swapped and (self.cluster != (1, 1) or self.turned))
+            and not (self.swapped and self.turned)
             and not self.tile_k % _LEAST_LINE
             and self.tile_k <= _WIDEST
         )
@@ -104,13 +105,17 @@ class WgmmaParameters(HopperTiling):
                 f"A tile of {self.tile_m} x {self.tile_n} x {self.tile_k} cannot be divided among "
                 f"{self.consumers} warpgroups in pieces of 64 x {_LEAST_LINE} x {_LEAST_LINE}, "
                 "up to 256 in each direction; with swapped=1, in pieces of 16 x 64, and without "
-                "clusters or turned=1."
+                "turned=1."
             )
 
     @property
     def computed_tile(self) -> tuple[int, int]:
         tile = (self.tile_m, self.tile_n)
         return (tile[1], tile[0]) if self.swapped else tile
+
+    @property
+    def computed_cluster(self) -> tuple[int, int]:
+        return (self.cluster_n, self.cluster_m) if self.swapped else self.cluster
 
     @classmethod
     def refusal(cls, gemm: Gemm) -> str | None:
@@ -132,19 +137,30 @@ class WgmmaParameters(HopperTiling):
                     yield {**tile, "turned": turned, "split": split}
         if gemm.a_transposed or gemm.groups or gemm.mode == "tf32" or gemm.scaling == "block":
             return
-        rows = gemm.M
-        counts = range(-(-rows // _WIDEST), -(-rows // _WIDEST) + _EVEN)
-        even = (-(-rows // (count * _LEAST_ROWS)) * _LEAST_ROWS for count in counts)
         for tile_m, tile_n, consumers in itertools.product(
-            sorted({*_TILES_SWAPPED, *even}), _TILES_M, (1, 2, 3)
+            cls._heights_swapped(gemm), _TILES_M, (1, 2, 3)
         ):
-            tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers}
-            for split in (1, *cls.splits_tried(gemm, tile_m, tile_n)):
-                yield {**tile, "swapped": True, "split": split}
+            tile = {"tile_m": tile_m, "tile_n": tile_n, "consumers": consumers, "swapped": True}
+            for along_m, along_n in CLUSTERS:
+                yield {**tile, "cluster_m": along_m, "cluster_n": along_n}
+            for split in cls.splits_tried(gemm, tile_m, tile_n):
+                yield {**tile, "split": split}
 
-    @property
-    def next_share(self) -> float:
-        return _NEXT_SWAPPED_SHARE if self.swapped else 1.0
+    @classmethod
+    def _heights_swapped(cls, gemm: Gemm) -> list[int]:
+        """Return the rows of tiles that are tried with `swapped`.
+
+        Of few rows, these are the ones that divide them evenly; of many, any may be those with
+        which the tiles fill all multiprocessors.
+        """
+        rows = gemm.M
+        if rows > _WIDEST:
+            return list(range(_TILES_SWAPPED[0], _WIDEST + 1, _LEAST_ROWS))
+        even = (-(-rows // (count * _LEAST_ROWS)) * _LEAST_ROWS for count in range(1, 1 + _EVEN))
+        return sorted({*_TILES_SWAPPED, *even})
+
+    def next_share(self, gemm: Gemm) -> float:
+        return _NEXT_SWAPPED_SHARE if self.swapped and not _boxed(gemm) else 1.0
 
     @property
     def instruction_sums(self) -> int:
@@ -190,7 +206,9 @@ class WgmmaParameters(HopperTiling):
         if not self.swapped:
             return super().copied_lines(gemm)
         few = self.tile_n > gemm.N and gemm.element_bytes <= 2 and gemm.b_transposed
-        return self.tile_m, math.ceil(gemm.N / 8) * 8 if few else self.tile_n
+        lines = LINES_OF_PATTERN * self.cluster_m
+        columns = math.ceil(gemm.N / lines) * lines if few else self.tile_n
+        return self.tile_m // self.cluster_n, columns // self.cluster_m
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         return turned_copies(gemm) if self.turned else super().copies(gemm)
@@ -225,7 +243,7 @@ class WgmmaParameters(HopperTiling):
             "A_PLACE": of_a,
             "B_PLACE": of_b,
             "ADD_PLACE": add,
-            "BOXED_C": _boxed(gemm) and not self.swapped,
+            "BOXED_C": _boxed(gemm),
             "C_WIDTH": math.gcd(_STORED_BYTES // stored_bytes, gemm.ldc),
             "ROWS_STORED": self._rows_stored(gemm),
             "PACK": f'"cvt.rn.{KINDS.get(gemm.output_type, kind)}x2.f32"',
@@ -240,9 +258,10 @@ class WgmmaParameters(HopperTiling):
 
     def _tensor_maps(self, gemm: Gemm) -> tuple[TensorMap, ...]:
         operands = super()._tensor_maps(gemm)
-        if not _boxed(gemm) or self.swapped:
+        if not _boxed(gemm):
             return operands
-        in_halves = stored_as(gemm.output_type).itemsize == 2 and self.tile_n % _LINE
+        halves = stored_as(gemm.output_type).itemsize == 2
+        in_halves = halves and self.tile_n % _LINE and not self.swapped
         box = (gemm.ldc, _C_BOX_ROWS, 64 if in_halves else LINE_BYTES)
         return *operands, matrix_map("C", gemm, (gemm.N, gemm.M), *box)
 

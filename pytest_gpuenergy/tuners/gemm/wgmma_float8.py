@@ -138,6 +138,8 @@ class WgmmaFloat8Parameters(WgmmaParameters):
             return kernel
         turned = {name: made[name].shape[1] if name in made else 0 for name in "AB"}
         constants: dict[str, Constant] = {
+            "A_ROWS": gemm.M,
+            "B_COLUMNS": gemm.N,
             "A_TURNED": f"{0 if gemm.quantize else turned['A']}",
             "B_TURNED": f"{turned['B']}",
             "A_QUANTIZED": f"{turned['A'] if gemm.quantize else 0}",

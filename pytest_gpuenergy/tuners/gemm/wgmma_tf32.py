@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import InputError
@@ -22,7 +22,7 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
 )
 from pytest_gpuenergy.tuners.gemm.mma import MIN_SPLIT_K
 from pytest_gpuenergy.tuners.gemm.operands import OperandCopies
-from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, Constant
+from pytest_gpuenergy.tuning import SHARED_BYTES_PER_CYCLE, CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode
 
 _LINE = 32
@@ -44,6 +44,12 @@ _OTHER_REGISTERS = 32
 of 96 rows with three consumers, where a thread has 160 registers."""
 _OTHERS_OF_TWO_STEPS = 48
 """The same if a thread has two steps: ptxas spills 28 bytes in tiles of 88 rows in ``3xtf32``."""
+_REGISTERS_TOGETHER: Mapping[bool, tuple[int, int, int]] = {
+    False: (128, 40, 216),
+    True: (128, 72, 184),
+}
+"""The registers of a thread at launch, of one that copies and of a consumer where two blocks share
+those of a multiprocessor, by whether warps copy operands themselves."""
 _PRODUCTS_PER_CYCLE = 1024
 """The products in TF32 on a multiprocessor: half as many as of 16-bit elements (H100
 whitepaper)."""
@@ -63,6 +69,8 @@ class WgmmaTf32Parameters(HopperTiling):
             product, rather than in shared memory.
         swapped: whether the transpose of C is computed. Then each consumer computes 64 rows of the
             tile, and it is B that must lie along K or be transposed.
+        together: the blocks that a multiprocessor holds at once, 1 or 2: two with one consumer each
+            share its registers, and one works while the other waits.
     """
 
     template: ClassVar[str] = "wgmma_tf32"
@@ -76,7 +84,9 @@ class WgmmaTf32Parameters(HopperTiling):
         "copying": 0,
         "turned": 0,
         "swapped": 0,
+        "together": 1,
     }
+    least: ClassVar[Mapping[str, int]] = {**HopperTiling.least, "together": 1}
     splits: ClassVar[tuple[int, ...]] = (2, 3, 4, 6, 8)
 
     tile_k: int = _LINE
@@ -85,6 +95,7 @@ class WgmmaTf32Parameters(HopperTiling):
     copying: bool = False
     turned: bool = False
     swapped: bool = False
+    together: int = 1
 
     @property
     def computed_tile(self) -> tuple[int, int]:
@@ -107,6 +118,7 @@ class WgmmaTf32Parameters(HopperTiling):
             and self.consumers > self.in_turn
             and not (self.copying and (self.consumers > 2 or self.cluster != (1, 1)))
             and not (self.copying and self.turned)
+            and self.together <= (2 if self.consumers == 1 and self.cluster == (1, 1) else 1)
         )
         if not whole:
             raise InputError(
@@ -115,7 +127,8 @@ class WgmmaTf32Parameters(HopperTiling):
                 "consumers, and steps of 32; only several consumers can take turns, and only "
                 "blocks without a cluster and with up to two consumers copy operands themselves, "
                 "which no launch then transposes. With swapped=1, rows and columns change places, "
-                "and there is neither a cluster nor turned=1."
+                "and there is neither a cluster nor turned=1. Two blocks are on a multiprocessor "
+                "together only with one consumer each and without a cluster."
             )
 
     @classmethod
@@ -141,11 +154,13 @@ class WgmmaTf32Parameters(HopperTiling):
                 yield {**tile, **cluster, "in_turn": in_turn, "turned": turned}
                 if along_m * along_n > 1 or in_turn:
                     continue
-                for split in (1, *cls.splits_tried(gemm, tile_m, columns)):
-                    if split > 1:
-                        yield {**tile, "turned": turned, "split": split}
+                for split, together in itertools.product(
+                    (1, *cls.splits_tried(gemm, tile_m, columns)), (1, 2)[: 3 - consumers]
+                ):
+                    if split * together > 1:
+                        yield {**tile, "turned": turned, "split": split, "together": together}
                     if not turned:
-                        yield {**tile, "copying": True, "split": split}
+                        yield {**tile, "copying": True, "split": split, "together": together}
         if not gemm.b_transposed or gemm.groups:
             return
         counts = range(-(-gemm.N // _WIDEST), -(-gemm.N // _TILES_M[0]) + 1)
@@ -158,9 +173,16 @@ class WgmmaTf32Parameters(HopperTiling):
             if in_turn:
                 yield {**tile, "in_turn": True}
                 continue
-            for split in (1, *cls.splits_tried(gemm, tile_m, tile_n)):
-                yield {**tile, "split": split}
-                yield {**tile, "copying": True, "split": split}
+            for split, together in itertools.product(
+                (1, *cls.splits_tried(gemm, tile_m, tile_n)), (1, 2)[: 3 - consumers]
+            ):
+                yield {**tile, "split": split, "together": together}
+                yield {**tile, "copying": True, "split": split, "together": together}
+
+    @classmethod
+    def fitting(cls, gemm: Gemm, card: CardResources) -> Iterator[Self]:
+        fitting = super().fitting(gemm, card)
+        yield from (one for one in fitting if one.together <= one.resident(gemm, card))
 
     def has_whole_lines(self, gemm: Gemm) -> bool:
         """Return whether the rows of a tile are whole lines of A if it lies along M."""
@@ -170,6 +192,17 @@ class WgmmaTf32Parameters(HopperTiling):
     @property
     def copies_operands(self) -> bool:
         return self.copying
+
+    @property
+    def register_counts(self) -> tuple[int, int, int]:
+        if self.together > 1:
+            return _REGISTERS_TOGETHER[self.copying]
+        return super().register_counts
+
+    def registers(self, gemm: Gemm) -> int:
+        """Return the registers of a thread at launch; copying threads later give some away."""
+        del gemm  # the same for all
+        return self.register_counts[0]
 
     def copies(self, gemm: Gemm) -> OperandCopies:
         return turned_copies(gemm, "A") if self.turned else super().copies(gemm)
@@ -240,7 +273,7 @@ class WgmmaTf32Parameters(HopperTiling):
         beside *= costs.turns_share if self.in_turn else 1.0
         multiplying = costs.product_share * self.peak_cycles(gemm) + beside / WARPGROUP
         if not self.overlaps_steps(gemm):
-            multiplying += costs.waiting_cycles / self.consumers
+            multiplying += costs.waiting_cycles / (self.consumers * self.together)
         return max(multiplying, costs.served_share * loaded / SHARED_BYTES_PER_CYCLE)
 
     def preparing_cycles(self, gemm: Gemm, costs: Costs) -> float:
@@ -264,6 +297,7 @@ class WgmmaTf32Parameters(HopperTiling):
             "IN_TURN": self.in_turn,
             "DOUBLED": self.overlaps_steps(gemm),
             "COPIED": self.copying,
+            "TOGETHER": f"{self.together}",
             **(self.swapped_constants(gemm) if self.swapped else {}),
             "LDA": gemm.ldb if self.swapped else gemm.lda,
             "LDB": gemm.lda if self.swapped else gemm.ldb,

@@ -16,7 +16,14 @@ from python_kernels import KERNEL, PythonDevice
 
 from pytest_gpuenergy.devices import Arena, Binary, DeviceArrays, KernelMath, array_kernels
 from pytest_gpuenergy.emulator import EmulatedDevice
-from pytest_gpuenergy.engine import references, verify_on_device
+from pytest_gpuenergy.engine import (
+    ArenaCheck,
+    Reference,
+    cached_reference,
+    references,
+    seeded_arenas,
+    verify_on_device,
+)
 from pytest_gpuenergy.kernels import Job, Kernel, Launch
 from pytest_gpuenergy.workloads import (
     NUMPY,
@@ -41,6 +48,9 @@ class There(np.ndarray):
 
     def get(self) -> Any:
         return np.array(self.view(np.ndarray))
+
+    def copy(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("a kernel of CuPy's would be compiled")
 
     @property
     def data(self) -> Any:
@@ -161,6 +171,27 @@ def test_no_kernel_of_cupys_is_needed_to_verify_a_product(tmp_path, monkeypatch)
     assert 0 < found.max_relative_error < found.max_relative_bound
 
 
+@pytest.mark.usefixtures("math")
+def test_an_output_is_compared_before_anything_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(references, "_LARGE_ELEMENTS", 1)
+    product = Gemm("product", 20, 16, 8, mode="bfloat16")
+    arrays = Arrays(lambda: Binary(tmp_path, {}))
+    assert arrays.is_loaded
+    values = there(cached_reference(product, 0)["C"])
+    right = Reference({"C": values}, arrays=arrays)
+    with seeded_arenas(product, 0, arrays) as arenas:
+        check = ArenaCheck(arenas, lambda: right, product.io.bounds, 0)
+        arenas["C"].fill(rounded_to(values.get(), product.output_type))
+        done: list[str] = []
+        launch, get = KernelMath._launch, There.get
+        monkeypatch.setattr(
+            KernelMath, "_launch", lambda *some: [done.append(some[1]), launch(*some)]
+        )
+        monkeypatch.setattr(There, "get", lambda there: (done.append("wait"), get(there))[1])
+        check()
+    assert sorted(done[: done.index("wait")]) == [*["differ"] * 8, "distance", "to_single"]
+
+
 def of_type(values: Any, dtype: str) -> Any:
     return np.asarray(rounded_to(np.asarray(values, np.float64), dtype), stored_as(dtype))
 
@@ -254,8 +285,10 @@ def test_one_byte_that_differs(math):
     image = RANDOM.integers(0, 256, 4096).astype(np.uint8)
     other = image.copy()
     other[4090] ^= 1
-    assert math.same_bytes(there(image), there(image))
-    assert not math.same_bytes(there(image), there(other))
+    pairs = [(image, image), (image, other), (image[3:], image[3:]), (image[3:], other[3:])]
+    pairs_there = [(there(one), there(two)) for one, two in pairs]
+    assert math.differing(pairs_there) == NUMPY.differing(pairs) == [1, 3]
+    assert math.differing([]) == NUMPY.differing([]) == []
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])

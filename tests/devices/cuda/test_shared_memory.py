@@ -66,6 +66,18 @@ def test_arrays_travel_both_ways():
         np.testing.assert_array_equal(arrays.get(arrays.put(values)), values)
 
 
+@pytest.mark.usefixtures("gpu")
+def test_only_the_outer_of_two_uses_waits_for_the_gpu(monkeypatch):
+    waits: list[str] = []
+    monkeypatch.setattr(HostDevice, "synchronize", lambda _: waits.append("outer"))
+    arrays = CupyArrays(0, can_open)
+    with arrays.used():
+        with pytest.raises(ZeroDivisionError), arrays.used():
+            raise ZeroDivisionError
+        assert waits == []
+    assert waits == ["outer"]
+
+
 def test_what_cupy_reduces_with_is_put_back_when_the_last_user_is_done(gpu, monkeypatch):
     # Threads that another test has left may be inside the process's.
     monkeypatch.setattr(arrays_module, "PLAIN_REDUCTIONS", PlainReductions())

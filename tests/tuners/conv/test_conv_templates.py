@@ -13,6 +13,7 @@ from pytest_gpuenergy.tuners import (
     DepthwiseParameters,
     GroupedParameters,
     NarrowParameters,
+    ShallowParameters,
     rank_kernels,
 )
 from pytest_gpuenergy.tuning import CardResources
@@ -44,6 +45,19 @@ def convolutions(draw: st.DrawFn, *, depthwise: bool = False, most: int = 6) -> 
     except InputError:  # the window does not fit the padded input
         assume(False)
         raise
+
+
+@st.composite
+def short_sums(draw: st.DrawFn, channels: int) -> Conv2d:
+    """A convolution with so many output channels in a group, and up to 48 products in a sum."""
+    conv = draw(convolutions())
+    s = conv.shape
+    assume(s.CI // s.groups * s.KH * s.KW <= 48)
+    sizes = (s.N, s.H, s.W, channels * s.groups, s.CI, s.KH, s.KW)
+    options = {"layout": conv.layout, "bias": conv.bias, "relu": conv.relu}
+    mode = draw(st.sampled_from(ShallowParameters.modes))
+    walk = (s.strides, s.padding, s.dilation, s.groups)
+    return Conv2d.of("c", *sizes, *walk, mode=mode, **options)
 
 
 def tiles() -> dict[str, st.SearchStrategy[int]]:
@@ -100,6 +114,23 @@ def test_narrow_is_right_for_any_geometry(device, conv, chosen):
 
 
 @pytest.mark.slow
+@DRAWN
+@given(
+    st.integers(8, 70).flatmap(lambda channels: short_sums(channels)),
+    st.builds(
+        ShallowParameters,
+        along=st.sampled_from([1, 2, 4]),
+        across=st.sampled_from([4, 8]),
+        warps=st.sampled_from([4, 8]),
+    ),
+)
+def test_shallow_is_right_for_any_geometry(device, conv, chosen):
+    assume(chosen in [*chosen.fitting(conv, H100)])
+    error = verify_on_device(device, chosen.kernel(conv), conv).max_relative_error
+    assert error <= conv.error_bound.max_relative
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -141,10 +172,14 @@ def test_the_best_is_right_with_channels_last(device, kind, sizes):
         (DepthwiseParameters(), 3, "top + y >= 0", "true"),
         (GroupedParameters(channels=2), 1, "first > 0) __sync", "first < 0) __sync"),
         (NarrowParameters(channels=4, threads_z=3), 1, "channel >= channels", "channel > channels"),
+        (ShallowParameters(along=1), 1, "static_cast<unsigned>(at.x + x) < W", "true"),
+        (ShallowParameters(along=1), 1, "channel >= GROUP_OUT", "channel > GROUP_OUT"),
     ],
 )
 def test_a_missing_condition_is_found(device, chosen, groups, right, wrong):
-    conv = Conv2d.of("c", 1, 5, 5, 6, 9 if groups == 1 else groups, 3, 3, 1, 1, 1, groups)
+    options = {"mode": "3xtf32"} if isinstance(chosen, ShallowParameters) else {}
+    channels = (24, 3) if options else (6, 9 if groups == 1 else groups)
+    conv = Conv2d.of("c", 1, 5, 5, *channels, 3, 3, 1, 1, 1, groups, **options)
     kernel = chosen.kernel(conv)
     assert right in kernel.source
     with pytest.raises(KernelFault):
@@ -188,11 +223,29 @@ def test_few_output_channels_get_the_template_without_tensor_cores():
     assert NarrowParameters not in {type(one) for one in rank_kernels(conv, H100)}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "mode", "computes"),
+    [
+        ((1, 9, 9, 8, 48, 1, 1, 1, 0), "3xtf32", True),
+        ((1, 9, 9, 8, 49, 1, 1, 1, 0), "3xtf32", False),
+        ((1, 9, 9, 7, 3, 3, 3, 1, 1), "tf32", False),
+        ((1, 9, 9, 32, 12, 3, 3, 1, 1, 1, 4), "tf32", True),
+        ((1, 9, 9, 8, 3, 3, 3, 1, 1), "float16", True),
+        ((1, 9, 9, 8, 3, 3, 3, 1, 1), "float32", False),
+    ],
+)
+def test_sums_of_few_products_have_a_template_without_tensor_cores(sizes, mode, computes):
+    conv = Conv2d.of("c", *sizes, mode=mode)
+    assert ShallowParameters.computes(conv) == computes
+    assert (ShallowParameters in {type(one) for one in rank_kernels(conv, H100)}) == computes
+
+
 @given(convolutions(), st.booleans())
 def test_every_convolution_with_a_window_that_fits_registers_has_parameters(conv, small):
     assume(math.prod(conv.shape.window) <= 81)
     card = CardResources(70, 1 if small else 80, 64, 2048, 96 << 10, 96 << 10)
-    first = rank_kernels(conv, card)[0]
+    ranked = rank_kernels(conv, card)
+    first = next(one for one in ranked if not isinstance(one, ShallowParameters))
     assert first.kernel(conv).launches[0].grid == first.grid(conv)
 
 
@@ -238,6 +291,19 @@ def test_a_window_that_is_too_large_is_told(sizes, window):
                 Conv2d.of("c", 1, 9, 9, 16, 64, 5, 5, 1, 2)
             ),
             "choose fewer threads along Z or channels for c",
+        ),
+        (lambda: ShallowParameters(across=6), "across to be a multiple of 4, not 6"),
+        (
+            lambda: ShallowParameters().kernel(
+                Conv2d.of("c", 1, 9, 9, 16, 49, 1, 1, 1, 0, mode="3xtf32")
+            ),
+            "not 16 channels and 49 products, as c has",
+        ),
+        (
+            lambda: ShallowParameters(warps=1).kernel(
+                Conv2d.of("c", 1, 9, 9, 16, 9, 1, 1, 1, 0, mode="3xtf32")
+            ),
+            "32 threads would have 128 of c",
         ),
         (
             lambda: DepthwiseParameters(threads_y=1).kernel(

@@ -36,6 +36,7 @@ PACKED = replace(BOXED, packed=True)
 EARLY = replace(PACKED, early=True)
 UNROLLED = replace(PACKED, unrolled=1, early=True)
 WHOLE = replace(UNROLLED, unrolled=2)
+SPLIT_BEFORE = replace(BOXED, split_before=True)
 FEW = settings(max_examples=2, suppress_health_check=[*HealthCheck])
 
 
@@ -44,9 +45,9 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
     """Any parameters with a kernel that fits, also those that no search offers."""
     consumers, per_multiprocessor = draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)]))
     offered = ImplicitParameters.fitting(conv, H100)
-    names = ("boxed", "packed", "unrolled", "line", "pitch")
+    names = ("boxed", "packed", "unrolled", "line", "pitch", "split_before")
     ways = {(0,) * len(names), *(tuple(one.numbers[name] for name in names) for one in offered)}
-    boxed, packed, unrolled, line, pitch = draw(st.sampled_from(sorted(ways)))
+    boxed, packed, unrolled, line, pitch, split_before = draw(st.sampled_from(sorted(ways)))
     splits = draw(st.sampled_from([1, 1, 2, 3, 4, 6, 8]))
     chosen = ImplicitParameters(
         tile_c=draw(st.sampled_from([8, 16, 24, 32, 40, 64])),
@@ -59,9 +60,10 @@ def parameters(draw: st.DrawFn, conv: Conv2d) -> ImplicitParameters:
         deep=draw(st.sampled_from([1, 2])) if boxed else 1,
         packed=bool(packed),
         unrolled=unrolled,
-        early=bool(packed) and draw(st.booleans()),
+        early=bool(packed or split_before) and draw(st.booleans()),
         line=line,
         pitch=pitch,
+        split_before=bool(split_before),
     )
     assume(splits <= chosen.steps(conv))
     assume(chosen.shared_bytes(conv) <= H100.shared_bytes_of_block)
@@ -161,6 +163,30 @@ ODD = {
         replace(WHOLE, blocks=1),
         conv_of(3, 9, 8, 13, 2, 7, 1, 1, 3, mode="bfloat16", **NHWC),
     ),
+    "split-before": (
+        replace(SPLIT_BEFORE, early=True, blocks=1, line=64),
+        conv_of(2, 5, 6, 21, 128, 3, 2, 2, 1, mode="3xtf32", **NHWC, **FUSED),
+    ),
+    "split-before-in-short-lines": (
+        replace(SPLIT_BEFORE, tile_c=8, splits=2, line=32, deep=2),
+        conv_of(1, 4, 3, 9, 88, 3, 3, 1, 1, mode="3xtf32", **NHWC),
+    ),
+    "split-before-of-groups": (
+        replace(SPLIT_BEFORE, consumers=2),
+        conv_of(1, 5, 4, 12, 1600, 1, 1, 1, 0, 1, 2, mode="3xtf32", **NHWC, relu=True),
+    ),
+    "split-before-and-packed": (
+        replace(EARLY, split_before=True, line=128, pitch=32),
+        conv_of(2, 5, 7, 13, 131, 3, 2, 2, 1, 2, mode="3xtf32", **FUSED),
+    ),
+    "split-before-and-unrolled": (
+        replace(UNROLLED, split_before=True),
+        conv_of(1, 5, 4, 11, 31, 5, 5, 1, 2, mode="3xtf32", bias=True),
+    ),
+    "split-before-and-whole": (
+        replace(WHOLE, split_before=True),
+        conv_of(1, 7, 5, 11, 87, 3, 3, 2, 1, mode="3xtf32", **NHWC),
+    ),
     "planes": (
         replace(ONE, tile_c=40, consumers=2, blocks=1),
         conv_of(2, 9, 11, 75, 5, 2, 3, 1, 1, mode="3xtf32", **FUSED),
@@ -217,6 +243,8 @@ SIMILAR_ODD = (
     *("split-lines", "runs-of-a-wide-image", "runs-of-rows", "boxes-of-halves"),
     *("unrolled-halves", "packed-channels-last", "lines", "packed"),
     *("planes-of-halves", "planes-of-groups"),
+    *("split-before-in-short-lines", "split-before-of-groups"),
+    *("split-before-and-unrolled", "split-before-and-whole"),
 )
 
 
@@ -260,8 +288,9 @@ def test_any_parameters_that_are_offered_are_right(device, data, conv):
         (ONE, {}),
         pytest.param(ONE, NHWC, marks=pytest.mark.thorough),
         pytest.param(BOXED, NHWC, marks=pytest.mark.thorough),
+        (SPLIT_BEFORE, NHWC),
     ],
-    ids=["runs", "lines", "boxes"],
+    ids=["runs", "lines", "boxes", "split-before"],
 )
 def test_split_operands_are_as_exact_as_float32_in_long_sums(device, chosen, options):
     conv = conv_of(1, 3, 3, 16, 264, 3, 3, 1, 1, mode="3xtf32", **options)
@@ -275,6 +304,50 @@ def test_split_operands_are_as_exact_as_float32_in_short_sums(device, channels, 
     assert verify(device, ONE, conv) < 0.4
 
 
+class FarConv2d(Conv2d):
+    """A convolution of numbers whose exponents are far apart."""
+
+    def make_inputs(self, seed: int) -> dict[str, Any]:
+        ordinary, drawn = super().make_inputs(seed), np.random.default_rng(seed)
+        return {
+            name: np.ldexp(one, drawn.integers(-55, 56, one.shape))
+            for name, one in ordinary.items()
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [BOXED, SPLIT_BEFORE], ids=["boxes", "split-before"])
+def test_split_operands_are_as_exact_with_any_exponents(device, chosen):
+    conv = FarConv2d(**vars(DEEP_SPLIT))
+    assert verify(device, chosen, conv) < 0.2
+
+
+def test_a_product_with_parts_in_bfloat16_is_off_by_less_than_short_sums_may_be():
+    """A product of two numbers, by the formulas of `cuda/conv/coarse.cu`, over all roundings."""
+    bits = np.arange(0x3F800000, 0x3F840000, dtype=np.uint32)  # relative errors are largest there
+    numbers = bits.view(np.float32)
+    larger = (bits + np.uint32(0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
+    lost = numbers - larger
+
+    def in_bfloat16(values: np.ndarray) -> np.ndarray:
+        bits = values.view(np.uint32)
+        nearest = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        return (nearest & np.uint32(0xFFFF0000)).view(np.float32).astype(np.float64)
+
+    exact = numbers.astype(np.float64)
+    whole, lost, coarse = in_bfloat16(numbers), lost.astype(np.float64), in_bfloat16(lost)
+    kinds = (whole - exact, lost, coarse - lost, (whole - exact) * lost, coarse - lost + lost / 256)
+    extreme = np.unique([np.argsort(sign * kind)[:300] for kind in kinds for sign in (-1, 1)])
+    x, y = exact[extreme][:, None], exact[extreme][None]
+    left, right = larger.astype(np.float64)[extreme], coarse[extreme]
+    product = left[:, None] * left[None] + right[:, None] * whole[extreme][None]
+    product += whole[extreme][:, None] * right[None]
+    worst = np.abs(product / (x * y) - 1).max() * 2**24
+    assert 80 < worst < 92
+    conv = conv_of(1, 1, 1, 8, 768, 1, 1, 1, 0, mode="3xtf32", **NHWC)
+    assert worst < conv.error_bound.max_relative * 2**24 - 16  # for the sum itself
+
+
 @pytest.mark.thorough
 def test_tf32_alone_is_not_as_exact_as_float32(device):
     conv = conv_of(1, 8, 8, 16, 8, 3, 3, 1, 1, mode="tf32")
@@ -284,6 +357,7 @@ def test_tf32_alone_is_not_as_exact_as_float32(device):
 
 SMALL_BOXED = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="bfloat16", **NHWC)
 SMALL_SPLIT = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32", **NHWC)
+DEEP_SPLIT = conv_of(1, 4, 4, 16, 88, 3, 3, 1, 1, mode="3xtf32", **NHWC)
 SMALL_RUNS = conv_of(1, 8, 8, 16, 40, 3, 3, 1, 1, mode="3xtf32")
 STRIDED = conv_of(1, 9, 9, 16, 40, 1, 1, 3, 1, mode="bfloat16")
 SHORT = conv_of(1, 8, 8, 64, 8, 3, 3, 1, 1, mode="3xtf32")
@@ -307,6 +381,13 @@ FAULTS = {
         SHORT,
         "meet_warpgroup();  // it has read",
         "// it has read",
+    ),
+    "smaller-parts": (SPLIT_BEFORE, DEEP_SPLIT, "rest)[1] = parts.lost", "rest)[1] = parts.whole"),
+    "order-of-parts": (
+        SPLIT_BEFORE,
+        DEEP_SPLIT,
+        "in_bfloat16(first, second)",
+        "in_bfloat16(second, first)",
     ),
     "taps": (BOXED, SMALL_SPLIT, "first = box / TAPS", "first = box / CHANNEL_BOXES"),
     "cluster-ends-early": (
@@ -356,6 +437,7 @@ def test_a_fault_in_the_text_is_found(device, fault):
             r"rows of windows \(1\) or whole .* not 3",
         ),
         ({"early": True}, "begins early where it packs"),
+        ({"split_before": True}, "splits before only what is boxed"),
         ({"boxed": True, "line": 48}, "lines of 32, 64 or 128 bytes in boxes, not of 48"),
         ({"line": 64}, "not of 64 with boxed=0"),
         ({"pitch": 64}, "not of 64 with packed=0"),
@@ -384,6 +466,11 @@ WIDE = conv_of(1, 36, 12, 8, 8, 33, 8, 1, 0, mode="tf32")
             BOXED,
             conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, mode="tf32"),
             "pieces .* in layout nhwc, or",
+        ),
+        (
+            SPLIT_BEFORE,
+            conv_of(1, 8, 8, 8, 767, 1, 1, 1, 0, mode="3xtf32", **NHWC),
+            "mode 3xtf32 and sums of 768 products or more, not for c",
         ),
         (PACKED, WIDE, "packed ones, with windows of up to 256 elements"),
         (UNROLLED, conv_of(1, 8, 8, 8, 8, 3, 3, 1, 1, 1, 2, mode="tf32"), "of a single group"),

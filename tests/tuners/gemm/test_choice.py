@@ -114,7 +114,7 @@ def test_all_templates_have_costs_and_trees_are_complete():
         for nodes, thresholds, values in zip(
             trees.nodes, trees.thresholds, trees.values, strict=True
         ):
-            assert len(nodes) == len(thresholds) == len(values) - 1 == 7
+            assert len(nodes) == len(thresholds) == len(values) - 1 == 31
             assert all(0 <= node < len(trees.traits) for node in nodes)
     for costs in estimate.costs.values():
         assert all(value >= 0 for value in costs.energy_shares.values())

@@ -122,6 +122,7 @@ def wgmma(draw: st.DrawFn) -> WgmmaParameters:
 @st.composite
 def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
     consumers = draw(st.sampled_from([1, 2]))
+    pair = {"together": 3 - consumers, "copying": draw(st.booleans())}
     return WgmmaTf32Parameters(
         tile_m=draw(st.sampled_from([64, 128])),
         tile_n=64 * consumers,
@@ -129,7 +130,7 @@ def wgmma_tf32(draw: st.DrawFn) -> WgmmaTf32Parameters:
         consumers=consumers,
         blocks=draw(st.sampled_from([0, 1, 3])),
         whole_tiles=draw(st.booleans()),
-        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}, {"copying": True}])),
+        **draw(st.sampled_from([{}, {"cluster_m": 2}, {"cluster_n": 2}, {"copying": True}, pair])),
         in_turn=consumers > 1 and draw(st.booleans()),
     )
 
@@ -216,9 +217,37 @@ ODD = {
         replace(WGMMA, tile_m=96, stages=4, swapped=True, split=3),
         Gemm("g", 90, 72, 280, "tn", "bfloat16", ldc=80),
     ),
+    "wgmma-swapped-boxes": (
+        replace(WGMMA, tile_m=96, tile_n=256, consumers=2, swapped=True, blocks=2, cluster_n=2),
+        Gemm("g", 170, 264, 136, "tn", "float16", bias=True, activation="gelu", residual=True),
+    ),
+    "wgmma-swapped-whole-tiles": (
+        replace(WGMMA, tile_m=208, tile_n=64, swapped=True, blocks=1, whole_tiles=True),
+        Gemm("g", 250, 136, 72, "tn", "bfloat16", B=2),
+    ),
+    "wgmma_tf32-together": (
+        replace(TF32, stages=3, copying=True, together=2, split=3),
+        Gemm("g", 139, 131, 177, "nn", "3xtf32", bias=True),
+    ),
+    "wgmma_tf32-together-turned": (
+        replace(TF32, stages=4, turned=True, together=2, split=2),
+        Gemm("g", 139, 131, 177, "nt", "3xtf32", ldc=133),
+    ),
     "wgmma_float8-swapped": (
-        replace(FLOAT8, tile_m=80, swapped=True),
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True, cluster_m=2),
         Gemm("g", 90, 136, 280, "tn", "e4m3", scaling="row"),
+    ),
+    "wgmma_float8-swapped-turned": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 53, 137, 150, "nn", "e4m3", scaling="row", quantize=True),
+    ),
+    "wgmma_float8-swapped-turned-rows": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 137, 53, 150, "nt", "e4m3"),
+    ),
+    "wgmma_float8-swapped-quantized": (
+        replace(FLOAT8, tile_m=80, tile_n=128, swapped=True),
+        Gemm("g", 137, 53, 150, "tn", "e5m2", quantize=True),
     ),
     "wgmma_tf32-split": (
         replace(TF32, tile_m=72, tile_n=128, stages=4, consumers=2, in_turn=True, split=4),
@@ -336,7 +365,9 @@ SIMILAR_ODD = (
     *("wgmma_tf32-rows", "wgmma_tf32-copying-linear", "wgmma_float8-linear", "skinny-linear"),
     *("wgmma-half-lines", "wgmma_float8-split", "wgmma_tf32-linear", "wgmma-linear"),
     *("skinny-unaligned", "mma-linear", "mma-slices", "wgmma-swapped-split"),
-    *("wgmma_float8-swapped", "wgmma_tf32-split"),
+    *("wgmma_float8-swapped", "wgmma_tf32-split", "wgmma-swapped-whole-tiles"),
+    *("wgmma_tf32-together-turned", "wgmma_float8-swapped-turned-rows"),
+    "wgmma_float8-swapped-quantized",
 )
 
 
@@ -789,6 +820,18 @@ def test_only_cards_with_clusters_run_kernels_in_clusters():
         assert max(one.split for one in MmaParameters.fitting(small, card)) == most
 
 
+def test_two_blocks_are_tried_together_only_where_a_multiprocessor_holds_them():
+    gemm = Gemm("g", 509, 507, 461, mode="3xtf32")
+    pairs = [one for one in WgmmaTf32Parameters.fitting(gemm, H200) if one.together == 2]
+    assert pairs
+    assert all(one.resident(gemm, H200) == 2 for one in pairs)
+
+
+def test_tiles_of_few_rows_less_fill_all_multiprocessors_twice():
+    chosen = rank_kernels(Gemm("g", 5832, 1152, 4304, "tn", "bfloat16"), H200)[:20]
+    assert any(one.swapped and one.tile_m in (144, 208) for one in chosen)
+
+
 @pytest.mark.parametrize("gemm", [replace(SPLIT, layout="tn", lda=0, ldb=0), replace(SPLIT, B=2)])
 def test_only_a_single_a_that_is_stored_transposed_is_transposed_before_the_product(gemm):
     turned = replace(TF32, turned=True)
@@ -898,6 +941,23 @@ FAULTS = {
         *(WGMMA, replace(HALF, residual=True)),
         [("m + k % 2 * 8 + lane / 4,", "m + lane / 4,")],
     ),
+    "wgmma-swapped-boxes-stored-early": (
+        *(replace(WGMMA, swapped=True), HALF),
+        [
+            (
+                'asm volatile("bar.sync %0, 128;"',
+                'if (threadIdx.x == 999) asm volatile("bar.sync %0, 128;"',
+            )
+        ],
+    ),
+    "wgmma-swapped-boxes-free-early": (
+        *(replace(WGMMA, swapped=True, tile_m=256), replace(HALF, M=256)),
+        [("if (lane == 0) wait_for_boxes<0>();", "")],
+    ),
+    "wgmma-swapped-columns-exchanged": (
+        *(replace(WGMMA, swapped=True), HALF),
+        [("warp * 16 + lane / 8 % 2 * 8);", "warp * 16 + (1 - lane / 8 % 2) * 8);")],
+    ),
     "simt-part-not-added": (IN_PARTS, FLOAT32, [("block <= last", "block < last")]),
     "simt-stage-overwritten-early": (SIMT, FLOAT32, [EARLY]),
     "mma-tf32-stage-overwritten-early": (MMA, TF32_PRODUCT, [EARLY]),
@@ -922,7 +982,7 @@ FAULTS = {
     ),
     "mma-block-gone-early": (
         *(replace(MMA, split=2), TF32_PRODUCT),
-        [("  meet();  // others read", "  // others read")],
+        [("  wait_for_cluster();  // others have read", "  // others have read")],
     ),
     "mma-sums-over-a-stage": (
         *(replace(MMA, tile_k=32, slices=2), TF32_PRODUCT),
@@ -944,7 +1004,14 @@ FAULTS = {
     "wgmma-empty": (WGMMA, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
     "wgmma-finish": (WGMMA, HALF, [("finish<0>(sums);", "")]),
     "wgmma-fence": (WGMMA, HALF, [(FENCE, "")]),
-    "wgmma-written": (WGMMA, HALF, [("written_for_async();", "")]),
+    "wgmma-written": (
+        *(WGMMA, HALF),
+        [("written_for_async();\n        __syncwarp();", "__syncwarp();")],
+    ),
+    "wgmma-swapped-written": (
+        *(replace(WGMMA, swapped=True), HALF),
+        [("written_for_async();\n      if (lane == 0)", "if (lane == 0)")],
+    ),
     "wgmma-stage-free-early": (WHOLE, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
     "wgmma-part-not-added": (
         *(replace(WGMMA, stages=3, split=2), HALF),
@@ -1033,7 +1100,7 @@ FAULTS = {
     "skinny-given-to-a-block-that-has-not-begun": (
         *(replace(SKINNY, split=2), HALF),
         [
-            ("  arrive_in_cluster();\n\n  int rank", "  int rank"),
+            ("  arrive_in_cluster();  // before the first", "  // before the first"),
             ("    wait_for_cluster();\n  } else", "  } else"),
             ("wait_for_cluster();  // its blocks have begun", "//"),
         ],
@@ -1130,7 +1197,10 @@ REFUSED: dict[str, tuple[str, list[dict[str, int]]]] = {
     "The template skinny needs": ("skinny", [{"split": 0}, {"copying_warps": 0}]),
     "64 columns for each of 1 consumers": (
         "wgmma_tf32",
-        [{"tile_m": 60}, {"tile_n": 128}, {"tile_k": 64}, {"copying": True, "cluster_n": 2}],
+        [
+            *({"tile_m": 60}, {"tile_n": 128}, {"tile_k": 64}, {"copying": True, "cluster_n": 2}),
+            *({"together": 3}, {"together": 2, "cluster_m": 2, "tile_m": 128}),
+        ],
     ),
 }
 
