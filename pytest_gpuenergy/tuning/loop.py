@@ -176,10 +176,14 @@ class SearchProgress:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._faults.items()))
         rate = 60 * self.tried / max(self.elapsed_s, 1e-9)
         done = self._before + self.tried
-        left_s = (self._wanted - done) / rate * 60 if rate else 0.0
+        left = (
+            f", {span((self._wanted - done) / rate * 60)} left"
+            if rate and done < self._wanted
+            else ""
+        )
         return (
             f"{self._name}: {done} of {self._wanted} trials, best {best}, "
-            f"failed: {kinds or 'none'}, {rate:.0f} trials/min, {span(left_s)} left"
+            f"failed: {kinds or 'none'}, {rate:.0f} trials/min{left}"
         )
 
     def __enter__(self) -> SearchProgress:
