@@ -65,7 +65,7 @@ def test_wrong_usage_ends_with_2(words, capsys):
     ("words", "told"),
     [
         (["gemm", "perf", "MNK=8", "--mod", "tf32"], "gemm perf does not understand --mod tf32"),
-        (["advise", "--accept", "1e-3"], "understand --accept: use --accept-error."),
+        (["advise", "--mode", "tf32"], "understand --mode: use --modes."),
         (["tune", "--zzz"], "understand --zzz: see gpuenergy tune --help."),
         (["--zzz", "doctor"], "gpuenergy does not understand --zzz: see gpuenergy --help."),
     ],

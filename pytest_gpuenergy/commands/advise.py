@@ -65,7 +65,6 @@ gpuenergy advise sweep.json --slower-by 5% --baseline 700W --json -
     )
     parser.add_argument(
         "--modes",
-        "--mode",
         metavar="LIST",
         help="Modes that you accept: float32, 3xtf32, tf32, float16, bfloat16 (default: float32 "
         "and 3xtf32, whose error bounds are the same)",

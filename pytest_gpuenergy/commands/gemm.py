@@ -154,7 +154,6 @@ gpuenergy gemm perf --model bloom/ --out results
     )
     parser.add_argument(
         "--contender",
-        "--contenders",
         metavar="NAME[,NAME...]",
         help="Measure only these contenders, such as template,tvm (default: all)",
     )

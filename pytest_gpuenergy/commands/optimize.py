@@ -79,7 +79,6 @@ gpuenergy optimize --worker out/kernels/_softmax/baseline/control.json
     )
     parser.add_argument(
         "--outdir",
-        "--out",
         metavar="DIR",
         type=path_argument,
         default=Path("out"),
