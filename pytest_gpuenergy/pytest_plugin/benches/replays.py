@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @dataclass
-class _Failure:
+class _Unreplayable:
     """Why no item of a profile can be measured, and whether an item has told so."""
 
     reason: str
@@ -124,13 +124,13 @@ def replay_plans(gpu: devices.Device) -> object:
     """A function that returns the plan of a profile, or why there is none; it makes each once."""
 
     @cache
-    def plan(source: BenchProfile) -> replay.ReplayPlan | _Failure:
+    def plan(source: BenchProfile) -> replay.ReplayPlan | _Unreplayable:
         try:
             return replay.choose_planner(gpu, source.folder, "model")(
                 source.profile, source.calls, source.calls, source.steps, lambda: None
             )
         except GpuEnergyError as error:
-            return _Failure(str(error))
+            return _Unreplayable(str(error))
 
     return plan
 
@@ -140,8 +140,8 @@ def replayable(request: pytest.FixtureRequest, replay_plans: object) -> engine.R
     """The call, layer or step that the item measures; skips the item if it cannot be replayed."""
     item: ReplayItem = request.param
     assert callable(replay_plans)
-    plan: replay.ReplayPlan | _Failure = replay_plans(item.source)
-    if isinstance(plan, _Failure):
+    plan: replay.ReplayPlan | _Unreplayable = replay_plans(item.source)
+    if isinstance(plan, _Unreplayable):
         if plan.is_told:  # a hundred items need not say the same
             pytest.skip(f"{item.source.folder} cannot be replayed, as the first item says")
         plan.is_told = True
