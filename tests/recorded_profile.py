@@ -10,6 +10,11 @@ QWEN = BLOOM.parent / "qwen2-0.5b"
 """Its graphs have masks, which the host does not make."""
 
 
-def copy_bloom(run: Path) -> Path:
+def copy_profile(profile: Path, run: Path) -> Path:
     """A copy in ``run``, which tests may change, without what somebody has replayed there."""
-    return Path(shutil.copytree(BLOOM, run, ignore=shutil.ignore_patterns("results-emulated")))
+    return Path(shutil.copytree(profile, run, ignore=shutil.ignore_patterns("results-emulated")))
+
+
+def copy_bloom(run: Path) -> Path:
+    """A copy of the profile of BLOOM."""
+    return copy_profile(BLOOM, run)

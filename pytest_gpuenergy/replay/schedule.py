@@ -183,7 +183,8 @@ def read_schedule(path: Path, batching: Batching) -> Schedule:
         batching: How to batch the requests of a trace.
 
     Raises:
-        InputError: The file cannot be read, or a line is neither a step nor a request.
+        InputError: The file cannot be read, a line is neither a step nor a request, or steps are
+            to be batched.
     """
     content = read_bytes(path, "schedule", _LARGEST_BYTES)
     rows = list(_rows(path, content))
@@ -194,6 +195,11 @@ def read_schedule(path: Path, batching: Batching) -> Schedule:
         )
     first_line, first = rows[0]
     if "step" in first:
+        if batching.options:
+            raise InputError(
+                f"{path} lists steps, which run as they are, and{batching.options} is for "
+                "requests: leave it out."
+            )
         return _listed(path, [_step(path, line, row) for line, row in rows])
     if "new_tokens" not in first:
         raise _refusal(

@@ -92,6 +92,7 @@ def test_the_reason_is_printed_if_no_sudo_rule_is_safe(tmp_path, monkeypatch):
     monkeypatch.setattr(writers, "may_change_settings", lambda: False)
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
+    tmp_path.chmod(0o777)  # wherever temporary folders are
     monkeypatch.setenv("PATH", str(tmp_path))
     advice = by_name(check_gpus())["GPU 0 power limit"].advice
     assert advice.startswith(f"there is no safe sudo rule: {tmp_path}/nvidia-smi cannot be used")

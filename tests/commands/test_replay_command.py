@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_outcomes import ended
-from recorded_profile import QWEN, copy_bloom
+from recorded_profile import QWEN, copy_bloom, copy_profile
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
@@ -119,7 +118,7 @@ def of_two_limits(
 
 
 def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_path):
-    run = Path(shutil.copytree(QWEN, tmp_path / "qwen2"))
+    run = copy_profile(QWEN, tmp_path / "qwen2")
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(["replay", str(run), "--gpu-device", "emulated:h200", "--brief"]) == 0
     report = json.loads((run / "results-emulated/gpu_energy_report.json").read_text())
@@ -132,7 +131,7 @@ def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_p
 
 
 def test_a_recorded_window_that_the_limit_holds_back_is_replayed_with_its_gaps(tmp_path):
-    run = Path(shutil.copytree(QWEN, tmp_path / "qwen2"))
+    run = copy_profile(QWEN, tmp_path / "qwen2")
     path = run / "results/measurements.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     by_key = {replayed(one): one for one in lines}

@@ -162,6 +162,12 @@ def test_the_command_for_missing_sizes_profiles_the_same_program(tmp_path):
     assert words[words.index("--attention") + 1] == "eager"
 
 
+def test_steps_are_not_batched(tmp_path):
+    schedule = written(tmp_path / "steps.csv", ONE)
+    error = refused(copy_bloom(tmp_path / "bloom"), schedule, "--max-batch", "3")
+    assert "lists steps, which run as they are, and --max-batch 3 is for requests" in error
+
+
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     error = refused(tmp_path / "nowhere", written(tmp_path / "steps.csv", ONE))
     assert "has no profile.json" in error

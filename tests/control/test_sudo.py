@@ -407,6 +407,7 @@ def test_a_users_own_program_gives_no_rule(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
+    tmp_path.chmod(0o777)  # wherever temporary folders are
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SetpointError, match=r"nvidia-smi cannot be used, because "):
         safe_program("nvidia-smi")
