@@ -46,6 +46,8 @@ class Reference(Mapping[str, Values]):
         self.conditions = dict(conditions or {})
         self.arrays = arrays
         self.terms = terms
+        self.sizes: dict[str, tuple[float, float]] = {}
+        """The largest absolute value and the norm of the outputs that were compared so far."""
 
     def __getitem__(self, name: str) -> Values:
         return self._values[name]
@@ -130,7 +132,10 @@ def _compared(
                     "or not as a bool; other programs may take such a byte for true, for false or "
                     "for both.",
                 )
-        largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
+        sizes = reference.sizes if isinstance(reference, Reference) else {}
+        measured = arrays.distance(output, expected, bound.steps, sizes.get(name))
+        largest, norm, scale, expected_norm = measured
+        sizes[name] = scale, expected_norm
         if not math.isfinite(scale):
             output, expected = _finite_part(name, output, expected, seed, before.get(name))
             largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)
