@@ -47,6 +47,8 @@ class Reference(Mapping[str, Values]):
         self.conditions = dict(conditions or {})
         self.arrays = arrays
         self.terms = terms
+        self.sizes: dict[str, tuple[float, float]] = {}
+        """The largest absolute value and the norm of the outputs that were compared so far."""
 
     def __getitem__(self, name: str) -> Values:
         return self._values[name]
@@ -140,8 +142,12 @@ def _compared(
                     "or not as a bool; other programs may take such a byte for true, for false or "
                     "for both.",
                 )
-        begun = distances.get(name) or arrays.begin_distance(output, expected, bound.steps)
+        sizes = reference.sizes if isinstance(reference, Reference) else {}
+        begun = distances.get(name) or arrays.begin_distance(
+            output, expected, bound.steps, sizes.get(name)
+        )
         largest, norm, scale, expected_norm = begun()
+        sizes[name] = scale, expected_norm
         if not math.isfinite(scale):
             output, expected = _finite_part(name, output, expected, seed, before(name))
             largest, norm, scale, expected_norm = arrays.distance(output, expected, bound.steps)

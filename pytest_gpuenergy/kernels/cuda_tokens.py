@@ -46,12 +46,12 @@ class CudaToken(NamedTuple):
 
 def cuda_tokens(source: str, begin: int = 0, end: int | None = None) -> Iterator[CudaToken]:
     """Yield the tokens of a part of ``source``, without comments and white space."""
+    make = tuple.__new__  # takes half the time of the class, and a kernel has 50,000 tokens
     for match in _TOKEN.finditer(source, begin, len(source) if end is None else end):
         kind = match.lastgroup
         if kind != "skipped":
-            yield CudaToken(
-                "literal" if kind == "delimiter" else str(kind), match[0], *match.span()
-            )
+            kind = "literal" if kind == "delimiter" else kind
+            yield make(CudaToken, (kind, match[0], match.start(), match.end()))
 
 
 def without_comments(source: str) -> str:

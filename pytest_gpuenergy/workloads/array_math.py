@@ -199,8 +199,21 @@ class ArrayMath:
         """Return the sums of two arrays of the same shape."""
         return one + other
 
-    def distance(self, output: Array, expected: Values, steps: int = 0) -> Distance:
-        """Return the distance of an output; the first ``steps`` of each error do not count."""
+    def distance(
+        self,
+        output: Array,
+        expected: Values,
+        steps: int = 0,
+        size: tuple[float, float] | None = None,
+    ) -> Distance:
+        """Return the distance of an output.
+
+        Args:
+            output: the output.
+            expected: what is expected.
+            steps: the part of each error that does not count.
+            size: the last two figures of an earlier distance from ``expected``, if there is one.
+        """
         values, references = output.reshape(-1), expected.reshape(-1)
         pieces = _pieces(values)
         extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
@@ -211,20 +224,25 @@ class ArrayMath:
                 error -= right
                 if steps:
                     error = np.maximum(np.abs(error) - steps, 0.0)
-                peaks = error.max(), -error.min(), right.max(), -right.min()
-                extremes[row] = [float(peak) for peak in peaks]
-                squares[row] = float(error @ error), float(right @ right)
+                extremes[row, :2] = float(error.max()), -float(error.min())
+                squares[row, 0] = float(error @ error)
+                if size is None:
+                    extremes[row, 2:] = float(right.max()), -float(right.min())
+                    squares[row, 1] = float(right @ right)
             peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
             norms = np.sqrt(squares.sum(axis=0))
-        return Distance(
-            float(peaks[0]), float(norms[0]), float(peaks[1]) or 1.0, float(norms[1]) or 1.0
-        )
+        scale, norm = size or (float(peaks[1]) or 1.0, float(norms[1]) or 1.0)
+        return Distance(float(peaks[0]), float(norms[0]), scale, norm)
 
     def begin_distance(
-        self, output: Array, expected: Values, steps: int = 0
+        self,
+        output: Array,
+        expected: Values,
+        steps: int = 0,
+        size: tuple[float, float] | None = None,
     ) -> Callable[[], Distance]:
         """Begin with `distance` where the arrays are; return a function that waits for it."""
-        return partial(self.distance, output, expected, steps)
+        return partial(self.distance, output, expected, steps, size)
 
     def count_within(self, output: Array, expected: Values, allowance: Allowance) -> int:
         """Return how many elements are off by no more than is allowed."""

@@ -35,7 +35,8 @@ from pytest_gpuenergy.workloads.workload import (
 ConvLayout = Literal["nchw", "nhwc"]
 CONV_LAYOUTS: tuple[ConvLayout, ...] = get_args(ConvLayout)
 
-_SCRATCH_BYTES = 1 << 26
+# The C library keeps as much for the next array, instead of clearing new pages.
+_SCRATCH_BYTES = 1 << 24
 _MAX_ELEMENTS = (1 << 31) - 1
 """The most elements of one tensor, because kernels use 32-bit indices."""
 

@@ -61,6 +61,8 @@ _GCC_UNROLL = (
     "-fpeel-loops",
     "--param=max-completely-peel-times=32",
     "--param=max-completely-peeled-insns=400",
+    # Sums stay in registers while a loop adds to them, although calls before and after need these.
+    "-fira-region=all",
 )
 # GCC does not fill the parts of an array or structure that it takes apart.
 _GCC_WHOLE = ("-fno-tree-sra",)

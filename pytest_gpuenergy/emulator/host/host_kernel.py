@@ -40,8 +40,8 @@ class HostKernel:
     A measurement on an emulated GPU launches nothing, so launches on the host stand in for its own:
     10,000 of them, or as many as fit in 50 ms of processor time. If one launch takes more than
     25 ms, only so many of its blocks are launched that it takes that long. The outputs of the other
-    blocks are those of the latest run; an extra launch between two runs finds out which elements
-    the launched part writes. If blocks depend on one another, the whole kernel is launched once, if
+    blocks are those of the latest run; an extra launch after two runs finds out which elements the
+    launched part writes. If blocks depend on one another, the whole kernel is launched once, if
     that takes at most 1 s.
 
     Args:
@@ -107,35 +107,37 @@ class HostKernel:
                 self._inspector.run(order_seed=order_seed % 2)
         if self._program is None:
             self._program = self._stack.enter_context(self._start())
-        if self._stride:
-            # Find out by a launch which elements the part writes, and restore the outputs.
+        if self._stride or not self._divisible:
             self._keep(self._earlier)
-            self._launch(fresh=False, stride=self._stride)
-            self._written = []
-            for arena, old in zip(self._outputs, self._earlier, strict=True):
-                new = arena.words(writable=True)
-                self._written.append(written := np.flatnonzero(old != new))
-                new[written] = old[written]
-        elif not self._divisible:
-            self._keep(self._earlier)
+        self._written = []
         self._launch_s = self._launch(order_seed=order_seed)
         if self._divisible and self._launch_s > _AFFORDABLE_S and not self._stride:
             # A power of two, so that it hardly depends on how fast the host is.
             self._stride = 2 ** math.ceil(math.log2(self._launch_s / _AFFORDABLE_S))
         if self._stride or self._launch_s > _AFFORDABLE_S:  # a later run may be faster
             self._keep(self._results)
-        if self._written:
+
+    def _find_written(self) -> None:
+        """Find out by a launch which elements the part writes; the outputs are as before."""
+        contents = [arena.words().copy() for arena in self._outputs]
+        for arena, old in zip(self._outputs, self._earlier, strict=True):
+            arena.words(writable=True)[:] = old
+        self._launch(fresh=False, stride=self._stride)
+        self._written, self._unwritten = [], []
+        parts = zip(self._outputs, self._earlier, self._results, contents, strict=True)
+        for arena, old, result, content in parts:
+            words = arena.words(writable=True)
+            self._written.append(written := np.flatnonzero(old != words))
             # Where a part writes what was there before, so may the others.
-            parts = zip(self._written, self._earlier, self._results, strict=True)
-            self._unwritten = [
-                np.flatnonzero(old == new) if written.size else written
-                for written, old, new in parts
-            ]
+            self._unwritten.append(np.flatnonzero(old == result) if written.size else written)
+            words[:] = content
 
     def relaunch(self, *, once: bool) -> Iterator[int]:
         """Launch the kernel or a part of it again; yield the number of launches so far."""
         if self._program is None:
             return
+        if self._stride and self._earlier and not self._written:
+            self._find_written()
         if self._divisible and not once and self._launch_s * _PERIOD > _BUDGET_S:
             # Repeat a small part to find launches that differ from the others.
             stride = 2 ** math.ceil(math.log2(self._launch_s * _PERIOD / _AFFORDABLE_S))

@@ -33,6 +33,7 @@ from pytest_gpuenergy.emulator.host.flags import (
     kernel_flags,
 )
 from pytest_gpuenergy.emulator.translation.marks import conversions_in, with_conversions
+from pytest_gpuenergy.emulator.translation.sums import with_vectors
 from pytest_gpuenergy.emulator.translation.translate import KernelText
 from pytest_gpuenergy.emulator.translation.uninitialized import needs_zeros
 from pytest_gpuenergy.support import (
@@ -262,6 +263,13 @@ class Toolchain:
 
     def _compile_text(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
         """Compile ``text``; return the object and the warnings of the compiler."""
+        if variant == "plain" and "clang" not in self.version:
+            vectors = with_vectors(text)
+            if vectors != text:
+                with contextlib.suppress(KernelFault):
+                    made, warnings = self._compile_as_it_is(folder, variant, vectors)
+                    if not conversions_in(warnings):  # their places would be others
+                        return made, warnings
         try:
             return self._compile_as_it_is(folder, variant, text)
         except KernelFault as fault:
