@@ -186,7 +186,7 @@ def read_layers(paths: Sequence[Path]) -> list[Layer]:
         for key, layer in read.items():
             before = found.get(key)
             if before is not None:
-                if not layer.kernels or (_has(before, "mj") and not _has(layer, "mj")):
+                if not layer.kernels or (_has_energy(before) and not _has_energy(layer)):
                     before.cudnn |= layer.cudnn if not layer.kernels else {}
                     continue
                 layer.cudnn = {**before.cudnn, **layer.cudnn}
@@ -202,8 +202,10 @@ def read_layers(paths: Sequence[Path]) -> list[Layer]:
     )
 
 
-def _has(layer: Layer, figure: str) -> bool:
-    return bool(layer.kernels) and figure in layer.kernels[0]
+def _has_energy(layer: Layer) -> bool:
+    """Return whether the energies of its best kernel and of cuDNN, if it is there, are known."""
+    beside = any("mj" in row for row in layer.cudnn.values()) or not layer.cudnn
+    return bool(layer.kernels) and "mj" in layer.kernels[0] and beside
 
 
 def _layers_of(stored: dict[str, Any]) -> dict[_Key, Layer]:
