@@ -186,4 +186,4 @@ def test_a_box_of_channels_that_do_not_lie_together_is_refused():
 
 
 def test_an_empty_folder_for_records_is_refused():
-    assert "argument --out: it is empty: name a folder" in ended(2, "tune", "--out", "").err
+    assert "argument --out: it is empty: give a path" in ended(2, "tune", "--out", "").err
