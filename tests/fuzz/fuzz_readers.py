@@ -217,8 +217,9 @@ def write_schedules(folder: Path) -> None:
 
 def schedules(folder: Path) -> None:
     """Read a list of steps and a trace of requests."""
-    for name in ("steps.csv", "trace.jsonl"):
-        assert read_schedule(folder / name, Batching(max_batch=2, step_ms=1.0)).served
+    batching = Batching(max_batch=2, step_ms=1.0)
+    for name, how in (("steps.csv", Batching()), ("trace.jsonl", batching)):
+        assert read_schedule(folder / name, how).served
 
 
 def extracted(folder: Path) -> None:
