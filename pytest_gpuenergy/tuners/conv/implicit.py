@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, cast
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from pytest_gpuenergy.kernels import Im2col, Kernel, Launch, Origin, TensorMap
 from pytest_gpuenergy.support import InputError
+from pytest_gpuenergy.tuners.conv.copy_ways import (
+    COARSE_SUM,
+    COSTS_OF_LINES,
+    FARTHEST_CORNER,
+    LARGEST_TRAVERSAL_STRIDE,
+    MOST_PACKED_TAPS,
+    PIECE_BYTES,
+    TURNED_CHANNELS,
+    WHOLE_WINDOWS,
+    BoxBytes,
+    Way,
+    axes_of,
+    box_bytes_of,
+    channels_of,
+    has_coarse_sums,
+    unpadded_channels_of,
+    ways_to_copy,
+    window_of,
+)
 from pytest_gpuenergy.tuners.conv.input_blocks import Blocks, input_blocks
-from pytest_gpuenergy.tuners.conv.packing import PACKING_THREADS, Axis, read_axis, turned_tile
+from pytest_gpuenergy.tuners.conv.packing import PACKING_THREADS, turned_tile
 from pytest_gpuenergy.tuners.conv.windows import ELEMENTS, WindowParameters
 from pytest_gpuenergy.tuning import (
     TEMPLATE,
@@ -22,13 +40,11 @@ from pytest_gpuenergy.tuning import (
 )
 from pytest_gpuenergy.workloads import Conv2d, Mode, Tensor
 
-BoxBytes = Literal[0, 32, 64, 128]
 _WARPGROUP, _WARP = 128, 32
 """The threads of a warpgroup and of a warp."""
 _PIXELS = 64
 """The pixels that a warpgroup computes in one instruction."""
 _LINE_BYTES = 128
-_PIECE_BYTES = 16
 _ALIGNMENT_BYTES = 1024
 """The alignment of stages in shared memory."""
 _STATIC_BYTES_OF_PIXEL = 16
@@ -39,26 +55,9 @@ _PLANES_ELEMENTS = 32 * 68
 """What a warpgroup collects of planes of the output, see `cuda/conv/implicit.cu`."""
 _SHORT_SUM = 128
 """The products of a sum up to which storing takes so long that planes are collected first."""
-_SHORTEST_LINE_BYTES = 32
-_COSTS_OF_LINES: Mapping[BoxBytes, float] = {128: 1.0, 64: 1.5, 32: 3.0}
-"""What a byte costs in lines of so many bytes, about: the tensor memory accelerator takes as long
-for a shorter line."""
 _COSTS_OF_ROWS: Mapping[int, float] = {128: 1.0, 64: 1.1, 32: 1.4, 16: 2.0}
 """How much longer lines take of rows with a multiple of so many bytes only, by the times of the
 same kernels with other pitches on an H200: then lines do not begin with a line of the L2."""
-_PITCHES: Mapping[int, float] = {32: 2.0, 128: 1.25}
-"""The pitches that are tried, and how much longer a packed row may be with each."""
-_WHOLE_WINDOWS = 2
-"""The number that stands for unrolling windows, not only their rows."""
-_UNROLLED_SHARE = 0.95
-"""The part of the cost of other lines at which rows of windows are worth unrolling."""
-_FARTHEST_CORNER = 127
-_LARGEST_TRAVERSAL_STRIDE = 8
-_TURNED_CHANNELS: Mapping[int, int] = {16: 256, 32: 128, 64: 64, 256: 32}
-"""The channels of which pack.cu turns windows of up to so many elements at a time."""
-_MOST_PACKED_TAPS = max(_TURNED_CHANNELS)
-_MOST_PACKED_ELEMENTS = (1 << 31) - PACKING_THREADS
-"""The most elements of a packed tensor, because its threads count in 32 bits."""
 _WIDEST_WINDOW = 32
 """The most rows and columns of a window of which bits tell what is in the padding."""
 _SPLIT_AT_ONCE = 8
@@ -95,11 +94,6 @@ _PRODUCTS_PER_CYCLE: Mapping[Mode, float] = {
 """The products on a multiprocessor (H100 whitepaper); 3xtf32 takes three of TF32 for each."""
 # Fitted to the times of 887 kernels of 14 convolutions in two layouts on an H100. Of these, 854 are
 # in bench/results: see studies/convolution_estimate.py.
-_COARSE_SUM = 768
-"""The least products of a sum in 3xtf32 with which those with smaller parts may be computed in
-bfloat16. A product is off by at most 92 units of 2^-24 then, 11 in the root mean square. Adding so
-many products in turn in float32 is off by as much as nine of a product, and its bound allows
-8 sqrt(768), which are 221."""
 _EFFICIENCY = 1 / 1.4
 """The part of that rate that kernels in other modes than 3xtf32 reach."""
 _SPLIT_CHANNELS, _SPLIT_SHARE = 30, 0.89
@@ -237,7 +231,7 @@ class ImplicitParameters(WindowParameters):
             raise InputError(f"The template {self.template} packs only what is boxed.")
         if self.unrolled and not self.packed:
             raise InputError(f"The template {self.template} unrolls windows where it packs.")
-        if self.unrolled > _WHOLE_WINDOWS:
+        if self.unrolled > WHOLE_WINDOWS:
             raise InputError(
                 f"The template {self.template} unrolls rows of windows (1) or whole ones (2), not "
                 f"{self.unrolled}."
@@ -246,13 +240,13 @@ class ImplicitParameters(WindowParameters):
             raise InputError(f"The template {self.template} splits before only what is boxed.")
         if self.early and not self.has_packing:
             raise InputError(f"The template {self.template} begins early where it packs.")
-        if self.line not in (0, *_COSTS_OF_LINES) or (self.line and not self.boxed):
+        if self.line not in (0, *COSTS_OF_LINES) or (self.line and not self.boxed):
             raise InputError(
                 f"The template {self.template} has lines of 32, 64 or 128 bytes in boxes, not of "
                 f"{self.line} with boxed={int(self.boxed)}."
             )
 
-        if self.pitch not in (0, *_COSTS_OF_LINES) or (self.pitch and not self.packed):
+        if self.pitch not in (0, *COSTS_OF_LINES) or (self.pitch and not self.packed):
             raise InputError(
                 f"The template {self.template} packs rows of multiples of 32, 64 or 128 bytes, not "
                 f"of {self.pitch} with packed={int(self.packed)}."
@@ -272,7 +266,10 @@ class ImplicitParameters(WindowParameters):
     @classmethod
     def fitting(cls, conv: Conv2d, card: CardResources) -> Iterator[ImplicitParameters]:
         tried = set()
-        ways, tiles = _ways_to_copy(conv), _tiles_of_channels(conv)
+        ways, tiles = (
+            ways_to_copy(conv, by_threads=cls.refusal(conv) is None),
+            _tiles_of_channels(conv),
+        )
         choices = itertools.product(ways, tiles, _REGISTERS, (1, 2), _STAGES, _SPLITS)
         for way, tile_c, (consumers, resident), deep, stages, splits in choices:
             if deep > 1 + way.boxed:
@@ -437,15 +434,15 @@ class ImplicitParameters(WindowParameters):
         return Way(*fields_of_way, self.split_before)
 
     def _box_bytes(self, conv: Conv2d) -> BoxBytes:
-        return _box_bytes(conv, self._way)
+        return box_bytes_of(conv, self._way)
 
     def _channels(self, conv: Conv2d) -> int:
         """Return the channels of the input in a group, with those that packing adds."""
-        return _channels(conv, self._way)
+        return channels_of(conv, self._way)
 
     def _taps(self, conv: Conv2d) -> int:
         """Return the taps of a window, without those that were unrolled to channels."""
-        return math.prod(_window(conv, self._way))
+        return math.prod(window_of(conv, self._way))
 
     def _boxes(self, conv: Conv2d) -> int:
         """Return the boxes of a step in which the tensor memory accelerator copies lines."""
@@ -472,7 +469,7 @@ class ImplicitParameters(WindowParameters):
         width, weight_width = self._widths(conv)
         if conv.element_bytes == 4:
             return width, weight_width
-        loaded = _PIECE_BYTES / conv.element_bytes / _LOADED_COPIES
+        loaded = PIECE_BYTES / conv.element_bytes / _LOADED_COPIES
         in_pieces = width == 1 and conv.layout == "nhwc"
         return loaded if in_pieces else width, loaded if weight_width == 1 else weight_width
 
@@ -514,9 +511,9 @@ class ImplicitParameters(WindowParameters):
         chunks = max(1, round(deep * conv.element_bytes / _LINE_BYTES))
         read = chunks if split or blocks is not None else 0  # to registers
         alone += _CHUNK_CYCLES * read if read else _STEP_CYCLES
-        rest = weights / _PIECE_BYTES if split and not self.split_before else 0.0
+        rest = weights / PIECE_BYTES if split and not self.split_before else 0.0
         copiers = _WARPGROUP - (_WARP if self.boxed else 0)
-        whole = self._widths(conv)[0] * conv.element_bytes == _PIECE_BYTES and blocks is None
+        whole = self._widths(conv)[0] * conv.element_bytes == PIECE_BYTES and blocks is None
         of_piece = _WHOLE_COPY_CYCLES if whole else _COPY_CYCLES
         copying = pieces / _WARPGROUP * of_piece + rest / copiers * _REST_CYCLES
         if not self.boxed:
@@ -566,7 +563,7 @@ class ImplicitParameters(WindowParameters):
 
     def _moving_cycles(self, conv: Conv2d) -> float:
         """Return about how long one multiprocessor would read and write what is packed."""
-        s, (rows, columns) = conv.shape, _axes(conv, self._way)
+        s, (rows, columns) = conv.shape, axes_of(conv, self._way)
         written = s.CO * self._weight_channels(conv) * self._taps(conv) * (1 + self.split_before)
         weights = written + s.CO * s.reduction_length
         if not self.packed:
@@ -582,10 +579,10 @@ class ImplicitParameters(WindowParameters):
 
     def kernel(self, conv: Conv2d) -> Kernel:
         self.check_mode(conv)
-        if self.split_before and not _has_coarse_sums(conv):
+        if self.split_before and not has_coarse_sums(conv):
             raise InputError(
                 f"The template {self.template} splits weights before in mode 3xtf32 and sums of "
-                f"{_COARSE_SUM} products or more, not for {conv.name}."
+                f"{COARSE_SUM} products or more, not for {conv.name}."
             )
         if not self.boxed and (reason := self.refusal(conv)):
             raise InputError(f"The template {self.template} {reason}.")
@@ -594,9 +591,9 @@ class ImplicitParameters(WindowParameters):
                 f"The tensor memory accelerator cannot find the windows of {conv.name}: it needs "
                 "channels of a group that fill pieces of 16 bytes (of 32 if there are several "
                 "groups) in layout nhwc, or packed ones, with windows of up to "
-                f"{_MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
-                f"up to {_LARGEST_TRAVERSAL_STRIDE}, padding of up to {_FARTHEST_CORNER}, and "
-                f"dilated windows of up to {_FARTHEST_CORNER + 1} rows and columns more than it."
+                f"{MOST_PACKED_TAPS} elements or, of a single group, unrolled rows; strides of "
+                f"up to {LARGEST_TRAVERSAL_STRIDE}, padding of up to {FARTHEST_CORNER}, and "
+                f"dilated windows of up to {FARTHEST_CORNER + 1} rows and columns more than it."
             )
         if self.splits > self.steps(conv):
             raise InputError(
@@ -646,7 +643,7 @@ class ImplicitParameters(WindowParameters):
         if self.split_before or not self.packed:
             return self.split_before
         turned = conv.layout == "nchw" and self._taps(conv) > 1
-        return turned or self._channels(conv) > _unpadded(conv, self._way)
+        return turned or self._channels(conv) > unpadded_channels_of(conv, self._way)
 
     def _weight_channels(self, conv: Conv2d) -> int:
         """Return the channels of a tap of the weights: if they are split, those of whole lines."""
@@ -659,9 +656,9 @@ class ImplicitParameters(WindowParameters):
     def _packing(self, conv: Conv2d) -> tuple[Launch, list[Tensor], dict[str, Constant]]:
         """Return the launch that packs, the workspaces that it fills, and its constants."""
         s, padded, taps = conv.shape, self._channels(conv), conv.shape.KH * conv.shape.KW
-        deep = next((n for most, n in _TURNED_CHANNELS.items() if taps <= most), 1)
-        window, (rows, columns) = _window(conv, self._way), _axes(conv, self._way)
-        pieces, plane = padded * conv.element_bytes // _PIECE_BYTES, rows.length * columns.length
+        deep = next((n for most, n in TURNED_CHANNELS.items() if taps <= most), 1)
+        window, (rows, columns) = window_of(conv, self._way), axes_of(conv, self._way)
+        pieces, plane = padded * conv.element_bytes // PIECE_BYTES, rows.length * columns.length
         of_block, pixels = turned_tile(pieces, plane, s.N * s.groups)
         weights, filters = self._weight_channels(conv), s.CO * math.prod(window)
         if self.unrolled or conv.layout == "nhwc":
@@ -710,7 +707,7 @@ class ImplicitParameters(WindowParameters):
                 **rows.constants("Y"),
                 **columns.constants("X"),
                 "PADDED": padded,
-                "PACK_WIDTH": math.gcd(_PIECE_BYTES // conv.element_bytes, s.CI // s.groups),
+                "PACK_WIDTH": math.gcd(PIECE_BYTES // conv.element_bytes, s.CI // s.groups),
                 "PACK_DATA_BLOCKS": blocks[0],
                 "TURNED_PIECES": of_block,
                 "TURNED_PIXELS": pixels,
@@ -722,7 +719,7 @@ class ImplicitParameters(WindowParameters):
         s, size = conv.shape, conv.element_bytes
         line, channels = self._box_bytes(conv) // size, self._channels(conv)
         every = channels * s.groups
-        rows, columns = _axes(conv, self._way)
+        rows, columns = axes_of(conv, self._way)
         walk = Im2col(
             (-columns.padding, -rows.padding),
             (columns.last(s.OW), rows.last(s.OH)),
@@ -761,7 +758,7 @@ class ImplicitParameters(WindowParameters):
         """Return the constants by which windows of a packed input differ."""
         if not self.packed:
             return {}
-        (rows, columns), window = _axes(conv, self._way), _window(conv, self._way)
+        (rows, columns), window = axes_of(conv, self._way), window_of(conv, self._way)
         return {
             "H": rows.length,
             "W": columns.length,
@@ -849,156 +846,6 @@ def _tiles_of_channels(conv: Conv2d) -> list[int]:
     return sorted(found)
 
 
-def _has_coarse_sums(conv: Conv2d) -> bool:
-    """Return whether products with smaller parts may be computed in bfloat16."""
-    return conv.mode == "3xtf32" and conv.shape.reduction_length >= _COARSE_SUM
-
-
 def is_collected(conv: Conv2d) -> bool:
     """Return whether warps collect the output in shared memory: `COLLECTED` in `windows.cu`."""
     return conv.layout == "nhwc" and conv.shape.CO // conv.shape.groups % 8 != 0
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to copy steps: parameters of `ImplicitParameters`."""
-
-    boxed: bool
-    packed: bool = False
-    unrolled: int = 0
-    line: int = 0
-    pitch: int = 0
-    split_before: bool = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The parameters by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
-def _ways_to_copy(conv: Conv2d) -> list[Way]:
-    """Return the ways to copy that are worth trying."""
-    plain, packed = Way(True), Way(True, packed=True)
-    rows, whole = (replace(packed, unrolled=number) for number in (1, _WHOLE_WINDOWS))
-    box_bytes = _box_bytes(conv, plain)
-    # Packed rows can begin with a line of the L2, and have longer lines than divide a group.
-    short = _channels(conv, plain) * conv.element_bytes % _SHORTEST_LINE_BYTES > 0
-    short |= conv.shape.groups > 1 and box_bytes == _SHORTEST_LINE_BYTES
-    tried = [plain] * bool(box_bytes) + [packed] * (short or not box_bytes)
-    ways = [way for way in tried if _box_bytes(conv, way)]
-    for place, way in enumerate(ways):
-        best = _best_line(_channels(conv, way) * conv.element_bytes)
-        if best > _box_bytes(conv, way) and _box_bytes(conv, replace(way, line=best)):
-            ways[place] = replace(way, line=best)
-    for unrolled, taps in ((rows, conv.shape.KW), (whole, conv.shape.KH)):
-        others = [_cost_of_lines(conv, way) for way in ways]
-        least = _UNROLLED_SHARE * min(others, default=math.inf)
-        if taps > 1 and _box_bytes(conv, unrolled) and _cost_of_lines(conv, unrolled) <= least:
-            ways.append(unrolled)
-    pitched = [way for way in ways if way.packed and not way.unrolled]
-    for way in pitched:
-        ways.remove(way)
-        ways += _pitched(conv, way)
-    # Threads copy longer lines than short boxes are, from several taps at once.
-    if box_bytes <= _SHORTEST_LINE_BYTES and not ImplicitParameters.refusal(conv):
-        ways.append(Way(False))
-    if _has_coarse_sums(conv):
-        ways += [replace(way, split_before=True) for way in ways if way.boxed]
-    return ways
-
-
-def _pitched(conv: Conv2d, way: Way) -> Iterator[Way]:
-    """Yield a way that packs with the pitches that are worth trying."""
-    found, least = set(), _channels(conv, way)
-    for pitch, most in _PITCHES.items():
-        one = replace(way, pitch=pitch)
-        channels = _channels(conv, one)
-        if channels <= most * least and channels not in found and _box_bytes(conv, one):
-            found.add(channels)
-            yield one
-    if not found:
-        yield way
-
-
-def _window(conv: Conv2d, way: Way) -> tuple[int, int]:
-    """Return the rows and columns of a window, without those that were unrolled to channels."""
-    s = conv.shape
-    rows = 1 if way.unrolled == _WHOLE_WINDOWS else s.KH
-    return rows, 1 if way.unrolled else s.KW
-
-
-def _unpadded(conv: Conv2d, way: Way) -> int:
-    """Return the channels of the input in a group, with taps that were unrolled to channels."""
-    s = conv.shape
-    return s.CI // s.groups * s.KH * s.KW // math.prod(_window(conv, way))
-
-
-def _channels(conv: Conv2d, way: Way) -> int:
-    """Return the channels of the input in a group, with those that packing adds."""
-    channels = _unpadded(conv, way)
-    bytes_at_once = max(way.line, _SHORTEST_LINE_BYTES) if conv.shape.groups > 1 else _PIECE_BYTES
-    piece = max(bytes_at_once, way.pitch) // conv.element_bytes
-    return -(-channels // piece) * piece if way.packed else channels
-
-
-def _cost_of_lines(conv: Conv2d, way: Way) -> float:
-    """Return about what a pixel's lines cost, in bytes of long lines."""
-    line, row = _box_bytes(conv, way), _channels(conv, way) * conv.element_bytes
-    taps = math.prod(_window(conv, way))
-    return taps * math.ceil(row / line) * line * _COSTS_OF_LINES[line]
-
-
-def _best_line(row_bytes: int) -> BoxBytes:
-    """Return the lines in which so many bytes of a pixel's channels cost least."""
-    return min(
-        _COSTS_OF_LINES, key=lambda line: math.ceil(row_bytes / line) * line * _COSTS_OF_LINES[line]
-    )
-
-
-@functools.cache
-def _box_bytes(conv: Conv2d, way: Way) -> BoxBytes:
-    """Return the length of lines of boxes of channels; 0 if there can be none.
-
-    The limits are those of tensor maps for windows of four-dimensional tensors (CUDA driver API,
-    ``cuTensorMapEncodeIm2col``, and PTX ISA, "im2col mode").
-    """
-    s, packed, size = conv.shape, way.packed, conv.element_bytes
-    row = _channels(conv, way) * size
-    rows, columns = axes = _axes(conv, way)
-    corners = (one.padding for one in axes), (-rows.last(s.OH), -columns.last(s.OW))
-    pixels, filters = s.N * rows.length * columns.length, s.CO * math.prod(_window(conv, way))
-    if (
-        (conv.layout != "nhwc" and not packed)
-        or row % _PIECE_BYTES
-        or max(itertools.chain(*corners)) > _FARTHEST_CORNER
-        or max(one.stride for one in axes) > _LARGEST_TRAVERSAL_STRIDE
-        or (s.groups > 1 and (way.unrolled or row % max(way.line, _SHORTEST_LINE_BYTES)))
-        or (packed and not way.unrolled and s.KH * s.KW > _MOST_PACKED_TAPS)
-        or (packed and row // size * max(s.groups * pixels, filters) > _MOST_PACKED_ELEMENTS)
-    ):
-        return 0
-    if way.line:
-        return cast("BoxBytes", way.line)
-    if way.unrolled:
-        return _best_line(row)
-    for line in (128, 64):
-        if row % line == 0:
-            return line
-    return 32
-
-
-@functools.cache
-def _axes(conv: Conv2d, way: Way) -> tuple[Axis, Axis]:
-    """Return the rows and the columns of the images from which boxes are copied."""
-    s = conv.shape
-    walk = s.strides, s.padding, s.dilation
-    if not way.packed:
-        return Axis(s.H, *walk), Axis(s.W, *walk)
-    rows = read_axis(s.H, s.OH, s.KH, *walk)
-    columns = read_axis(s.W, s.OW, s.KW, *walk)
-    unrolled = Axis(0, 1, 0, 1, apart=s.strides, first=-s.padding)
-    if way.unrolled:
-        columns = replace(unrolled, length=s.OW)
-    if way.unrolled == _WHOLE_WINDOWS:
-        rows = replace(unrolled, length=s.OH)
-    return rows, columns
