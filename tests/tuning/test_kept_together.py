@@ -26,7 +26,8 @@ class Several(EmulatedDevice):
     @contextmanager
     def beside(self, count: int) -> Iterator[Sequence[Device]]:
         self.asked = count
-        yield [EmulatedDevice() for _ in range(count)] if count > 1 else (self,)
+        # An emulated card runs one kernel at a time, so that each of them has its own.
+        yield [EmulatedDevice(index=number) for number in range(count)] if count > 1 else (self,)
 
 
 def kernel(formula: str, threads: int = 16) -> Kernel:
