@@ -214,25 +214,7 @@ class ArrayMath:
             steps: the part of each error that does not count.
             size: the last two figures of an earlier distance from ``expected``, if there is one.
         """
-        values, references = output.reshape(-1), expected.reshape(-1)
-        pieces = _pieces(values)
-        extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
-        with np.errstate(invalid="ignore", over="ignore"):
-            for row, piece in enumerate(pieces):
-                error = values[piece].astype(references.dtype)
-                right = references[piece]
-                error -= right
-                if steps:
-                    error = np.maximum(np.abs(error) - steps, 0.0)
-                extremes[row, :2] = float(error.max()), -float(error.min())
-                squares[row, 0] = float(error @ error)
-                if size is None:
-                    extremes[row, 2:] = float(right.max()), -float(right.min())
-                    squares[row, 1] = float(right @ right)
-            peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
-            norms = np.sqrt(squares.sum(axis=0))
-        scale, norm = size or (float(peaks[1]) or 1.0, float(norms[1]) or 1.0)
-        return Distance(float(peaks[0]), float(norms[0]), scale, norm)
+        return self.begin_distance(output, expected, steps, size)()
 
     def begin_distance(
         self,
@@ -242,7 +224,7 @@ class ArrayMath:
         size: tuple[float, float] | None = None,
     ) -> Callable[[], Distance]:
         """Begin with `distance` where the arrays are; return a function that waits for it."""
-        return partial(self.distance, output, expected, steps, size)
+        return partial(_distance, output, expected, steps, size)
 
     def count_within(self, output: Array, expected: Values, allowance: Allowance) -> int:
         """Return how many elements are off by no more than is allowed."""
@@ -315,3 +297,28 @@ def _pieces(values: Array) -> list[slice]:
     """Divide a flat array into pieces, so that temporary arrays stay small."""
     length = _PIECE if isinstance(values, np.ndarray) else _DEVICE_PIECE
     return [slice(start, start + length) for start in range(0, values.size, length)]
+
+
+def _distance(
+    output: Array, expected: Values, steps: int, size: tuple[float, float] | None
+) -> Distance:
+    """Return what `ArrayMath.distance` does, by the operations of the arrays."""
+    values, references = output.reshape(-1), expected.reshape(-1)
+    pieces = _pieces(values)
+    extremes, squares = np.zeros((len(pieces), 4)), np.zeros((len(pieces), 2))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for row, piece in enumerate(pieces):
+            error = values[piece].astype(references.dtype)
+            right = references[piece]
+            error -= right
+            if steps:
+                error = np.maximum(np.abs(error) - steps, 0.0)
+            extremes[row, :2] = float(error.max()), -float(error.min())
+            squares[row, 0] = float(error @ error)
+            if size is None:
+                extremes[row, 2:] = float(right.max()), -float(right.min())
+                squares[row, 1] = float(right @ right)
+        peaks = extremes.max(axis=0, initial=0.0).reshape(2, 2).max(axis=1)
+        norms = np.sqrt(squares.sum(axis=0))
+    scale, norm = size or (float(peaks[1]) or 1.0, float(norms[1]) or 1.0)
+    return Distance(float(peaks[0]), float(norms[0]), scale, norm)

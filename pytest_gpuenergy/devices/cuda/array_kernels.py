@@ -189,15 +189,6 @@ class KernelMath(ArrayMath):
         self._launch("add", one.size, one, other, np.int64(one.size), sums)
         return sums
 
-    def distance(
-        self,
-        output: Array,
-        expected: Values,
-        steps: int = 0,
-        size: tuple[float, float] | None = None,
-    ) -> Distance:
-        return self.begin_distance(output, expected, steps, size)()
-
     def begin_distance(
         self,
         output: Array,
@@ -207,7 +198,7 @@ class KernelMath(ArrayMath):
     ) -> Callable[[], Distance]:
         kind = self._kind_of(output.dtype.name, output)
         if kind is None or not self._handles(expected, np.float64):
-            return functools.partial(super().distance, output, expected, steps, size)
+            return super().begin_distance(output, expected, steps, size)
         blocks = self._blocks(output.size)
         results = self._cupy.empty((blocks, 4), np.float64)
         sizes = np.int64(output.size), np.float64(steps)
