@@ -65,7 +65,7 @@ def add_command(
 
 
 def unknown_words(parser: ArgumentParser, words: Sequence[str]) -> str:
-    """Return a sentence on words that a command's parser has left, with a similar option if any."""
+    """Return a sentence about words that no option takes, with a similar option if there is one."""
     options = re.findall(r"--[a-z0-9-]+", parser.format_usage())
     similar = difflib.get_close_matches(words[0].partition("=")[0], options, 1)
     hint = f"use {similar[0]}" if similar else f"see {parser.prog} --help"

@@ -343,7 +343,7 @@ def _measure(
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another that replaces it; None if there is none."""
+    """Return an identity that changes if another file replaces this one; None without a file."""
     try:
         found = path.stat()
     except OSError:

@@ -175,7 +175,7 @@ class ArenaCheck:
         )
 
     def _copied(self, present: A, earlier: A | None) -> A:
-        """Return a copy, in the memory of an earlier one: that was touched or allocated before."""
+        """Return a copy; it takes the memory of an earlier copy, which is ready for use."""
         if earlier is None:
             return self._arrays.copy(present)
         earlier[...] = present

@@ -56,7 +56,7 @@ _Product = tuple[str, str]
 
 
 def with_vectors(text: str) -> str:
-    """Return ``text`` with vectors in place of arrays of sums, and as many lines.
+    """Return ``text`` with vectors in place of arrays of sums; it keeps its number of lines.
 
     The vectors may not compile, for example if other types than float are added; then the text has
     to be compiled as it was.

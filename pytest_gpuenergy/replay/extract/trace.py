@@ -390,7 +390,7 @@ _NOWHERE = _Around()
 
 
 def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[TraceLaunch]:
-    """Return the launches that belong to a CUDA graph, which a trace names no operators of."""
+    """Return the launches that belong to CUDA graphs, for which a trace names no operators."""
     graphs = {
         _correlation(event)
         for event in events
@@ -471,7 +471,7 @@ def _annotated(name: str) -> tuple[tuple[tuple[str, int], ...], str | None]:
 
 
 def _phase_of(name: str) -> str | None:
-    """Return the phase that the name of an annotation, in lower case, tells.
+    """Return the phase that an annotation's name, in lower case, stands for.
 
     Steps of servers count as `_SERVED` has them. One that reads prompts and generates has none.
     """
@@ -624,7 +624,7 @@ _PLAN: Mapping[str, Callable[[object], object]] = MappingProxyType(
 
 
 def unread_plans(events: Iterable[Event]) -> list[str]:
-    """Return a sentence without a period for each field of plans that some launches lose."""
+    """Return a sentence, without its period, for each field of launches that cannot be read."""
     lost: dict[str, list[str]] = defaultdict(list)
     for event in events:
         if event.category in _ON_GPU:
