@@ -197,6 +197,7 @@ class HostCublas:
         results = at(address, RESULT, len(fitting))
         for result, (number, workspace) in zip(results, fitting, strict=True):
             result["algo"]["data_"][0] = number
+            result["algo"]["data_"][4] = self.queries  # cuBLASLt leaves bytes as they were
             result["workspace_size"] = workspace
         at(count, np.dtype("i4"), 1)[0] = len(fitting)
 

@@ -360,6 +360,8 @@ def write_kernel(folder: Path, kernel: AnyKernel) -> None:
         }
         if isinstance(kernel, CudaProgram):
             content["headers_folder"] = kernel.headers and kernel.headers.folder
+        elif isinstance(kernel, LibraryCall):
+            content["opaque"] = kernel.opaque
     # The plan is written last: if it exists, the source is complete.
     write_atomically(folder / _PLAN, encode(content))
 

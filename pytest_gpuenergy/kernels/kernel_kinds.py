@@ -130,8 +130,9 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     # the sums are given where rows are longer than that; 0 stands for what the shapes say.
     # With a bias, an `activation` (relu or gelu_tanh) or a residual, C is
     # activation(A B + residual + bias). 8-bit A and B have scales, of the `scaling` tensor, row or
-    # block, see `Gemm`. `algorithm` is a cublasLtMatmulAlgo_t in hexadecimal, of that version of
-    # cuBLASLt; without one, the first that its heuristics offer is taken. Tensors of three
+    # block, see `Gemm`. `algorithm` has the configuration of an algorithm of that version of
+    # cuBLASLt, which is passed to it by the call's `opaque` cublasLtMatmulAlgo_t, in hexadecimal;
+    # without one, the first that its heuristics offer is taken. Tensors of three
     # dimensions are a batch. With `groups`, the rows of each such as "512,0,128", only b has three;
     # each group with rows is a call of its own, and has an algorithm.
     "cublasLt.matmul": LibraryEntry(
@@ -181,6 +182,8 @@ class LibraryCall(AnyKernel):
         entry: name of the function, such as ``torch.matmul``.
         tensors: name of the tensor for each parameter.
         options: other arguments; those left out have the entry's defaults.
+        opaque: what the library is passed for the algorithm that the options describe. It may
+            have bytes that mean nothing, so that it is not part of the call's identity.
 
     Raises:
         InputError: the entry is unknown, or does not take these arguments.
@@ -190,6 +193,7 @@ class LibraryCall(AnyKernel):
     entry: str
     tensors: Mapping[str, str] = field(hash=False)
     options: Mapping[str, KernelConstant] = field(default_factory=dict, hash=False)
+    opaque: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         known = LIBRARY_ENTRIES.get(self.entry)
@@ -221,7 +225,8 @@ class LibraryCall(AnyKernel):
 
     @property
     def content(self) -> Mapping[str, object]:
-        return {**super().content, "tensors": dict(self.tensors), "options": dict(self.all_options)}
+        shown = {name: value for name, value in super().content.items() if name != "opaque"}
+        return {**shown, "tensors": dict(self.tensors), "options": dict(self.all_options)}
 
     @property
     def taken(self) -> Mapping[str, tuple[str, ...]]:

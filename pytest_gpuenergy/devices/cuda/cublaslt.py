@@ -149,8 +149,14 @@ def matmul_plan(call: LibraryCall, io: IoContract) -> MatmulPlan:
             f"The algorithm is one of cuBLASLt {options['version']}, and this is {version}: let "
             "it be chosen again.",
         )
+    if not call.opaque:
+        raise KernelFault(
+            "constraints",
+            "The algorithm is named without the bytes that cuBLASLt takes for it: let it be "
+            "chosen again.",
+        )
     planned = []
-    for part, content in zip(_parts(call, io), str(options["algorithm"]).split(","), strict=True):
+    for part, content in zip(_parts(call, io), call.opaque.split(","), strict=True):
         algorithm = np.frombuffer(bytes.fromhex(content), library.matmul_algo_dtype).copy()
         problem, result = _matmul_problem(call, io, part), library.MatmulHeuristicResult()
         with _refusals("cuBLASLt", library.cuBLASLtError):
@@ -301,6 +307,15 @@ def _reduction_schemes(call: LibraryCall, io: IoContract) -> int:
     return _NOT_SPLIT if follows and is_rounded else _ADDED_IN_FLOAT32
 
 
+def _configuration(result: Any) -> str:
+    """Return an algorithm's configuration, by which it is known in every process.
+
+    Its bytes differ from process to process, since cuBLASLt 13 leaves two of them unset.
+    """
+    values = [_attribute(result["algo"], "config", name) for name, _ in _CONFIGURATION.values()]
+    return ".".join("" if value is None else str(value) for value in values)
+
+
 def _with_algorithms(call: LibraryCall, results: list[Any]) -> LibraryCall:
     """Return the call with an algorithm for each part; the details shown are of the first."""
     library, result = _library(), results[0]
@@ -318,9 +333,10 @@ def _with_algorithms(call: LibraryCall, results: list[Any]) -> LibraryCall:
         call,
         options={
             **call.options,
-            "algorithm": ",".join(each["algo"].tobytes().hex() for each in results),
+            "algorithm": ",".join(map(_configuration, results)),
             "version": library.get_version(),
         },
+        opaque=",".join(each["algo"].tobytes().hex() for each in results),
         workspaces=tuple(
             replace(space, shape=(size,)) if space.name == name else space
             for space in call.workspaces

@@ -15,7 +15,7 @@ from points import each_once
 
 from pytest_gpuenergy.devices import CudaDevice
 from pytest_gpuenergy.engine import check_again, seeded_arenas, seeded_check, verify_on_device
-from pytest_gpuenergy.kernels import Job, LibraryCall
+from pytest_gpuenergy.kernels import Job, LibraryCall, read_kernel, write_kernel
 from pytest_gpuenergy.support import KernelFault, UnavailableError
 from pytest_gpuenergy.tuners import CONTENDERS, cublas_call, grouped_call
 from pytest_gpuenergy.workloads import Gemm
@@ -238,6 +238,16 @@ def test_an_algorithm_is_a_recipe_with_its_own_workspace(device):
     assert "custom" not in second.origin.details  # which it does not tell
 
 
+def test_an_algorithm_is_the_same_whenever_it_is_offered(device, tmp_path):
+    with host() as library:
+        one, again = (offered(device, GEMM)[1] for _ in range(2))
+        assert one.opaque != again.opaque
+        assert (one, one.digest) == (again, again.digest)
+        write_kernel(tmp_path, again)
+        verify_on_device(device, read_kernel(tmp_path), GEMM)
+        assert library.launched == {9}
+
+
 @pytest.mark.parametrize(("mode", "numbers"), [("float32", [7, 9]), ("tf32", [7, 9, 100])])
 def test_float32_has_no_algorithm_that_says_it_uses_tensor_cores(device, mode, numbers):
     with host():
@@ -256,6 +266,13 @@ def test_the_choice_of_another_version_is_refused(device):
         call = offered(device, GEMM)[0]
         library.version = 140000
         with pytest.raises(KernelFault, match="is one of cuBLASLt 130100, and this is 140000"):
+            verify_on_device(device, call, GEMM)
+
+
+def test_a_choice_without_its_bytes_is_refused(device):
+    with host():
+        call = replace(offered(device, GEMM)[0], opaque="")
+        with pytest.raises(KernelFault, match=r"without the bytes .*: let it be chosen again"):
             verify_on_device(device, call, GEMM)
 
 
