@@ -282,9 +282,11 @@ CONFIGS: dict[str, dict[str, object]] = {
         "tie_word_embeddings": True,
     },
     "nemotron-h": {"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"]},
+    "big-bird": {"model_type": "big_bird", "architectures": ["BigBirdForCausalLM"]},
+    "diffllama": {"model_type": "diffllama", "architectures": ["DiffLlamaForCausalLM"]},
 }
 """The published configuration of each model, as its ``config.json`` on the hub has it. The last
-eleven were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
+thirteen were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
     "xlnet-large": ("--dtype", "float32"),

@@ -489,21 +489,23 @@ class TestWindows:
         assert (found.windows, found.neighbours_ms, found.neighbours_mj) == ((), 0.0, 0.0)
         assert found.predicted_mj_half_width == pytest.approx(3 * 1.0 + 2 * 3.0)
 
-    @pytest.mark.parametrize(("level", "windows"), [(EAGER, ("step0-window0",)), (GRAPH, ())])
+    @pytest.mark.parametrize(
+        ("level", "windows", "limited"), [(EAGER, ("step0-window0",), ()), (GRAPH, (), ("b",))]
+    )
     def test_a_window_under_the_limit_counts_with_gaps_of_the_step_for_the_host(
-        self, level, windows
+        self, level, windows, limited
     ):
         kernel = KernelInfo("call", "", "replay", details={"gpu_us": 10.0})
         workload = WorkloadInfo("model", {"gaps": 5}, 0, 0)
         measured = {
             "a": measurement(1.0, 100.0, kernel=kernel),
-            "b": measurement(2.0, 300.0, kernel=kernel),
+            "b": measurement(2.0, 300.0, kernel=kernel, cap_binding=True),
             "step0-window0": self.window(3.5, 420.0, cap_binding=True),
             "step0-window0-spaced": measurement(4.3, 450.0, workload=workload, cap_binding=True),
             "gap": measurement(0.2, 2.0),
         }
         found = account_for_step(0, level, self.WHOLE, self.CALLS, measured, 50.0, 1)
-        assert found.windows == windows
+        assert (found.windows, found.limited) == (windows, limited)
         assert found.neighbours_ms == pytest.approx(2 * (4.3 - 5 * 0.2 - 3.0) * len(windows))
         assert found.neighbours_mj == pytest.approx(2 * (450.0 - 5 * 2.0 - 400.0) * len(windows))
 

@@ -274,8 +274,9 @@ class Account(Struct, frozen=True):
         coverage: The part of the step's GPU time, by the trace, whose calls have been measured.
         parts: The unique calls of the step, the most energy first.
         missing: The ids of the calls that have no figures.
-        limited: The ids of the calls that the power limit slowed down alone, but not in the step;
-            alone, they take more time and less power.
+        limited: The ids of the calls whose figures are those under the power limit, which slowed
+            them down more alone than in the step: alone, they take more time and less power. Calls
+            that lie in ``windows`` alone are none of them.
         spaced: The ids of such calls that were also measured with gaps after them; their figures
             are interpolated to the clock of the step.
         rank: The rank whose part of the model it is, where several ranks share one.
@@ -609,7 +610,7 @@ def account_for_step(
         coverage=covered_us / all_us if all_us else 0.0,
         parts=tuple(sorted(parts, key=lambda part: -part.energy_mj)),
         missing=tuple(missing),
-        limited=tuple(limited),
+        limited=tuple(key for key in limited if in_windows[key] < counts[key]),
         spaced=tuple(spaced),
         links_w=awake_w,
         links_mj=links_mj,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -292,8 +293,8 @@ class RankReplay:
                     measure(host_gaps(plan, calls, steps, group))
                     measure(plan.windows)
                     measure(plan.calls)
-                    measure(spaced_calls(plan, calls, group))
                     measure(spaced_windows(plan, calls, steps, group))
+                    measure(spaced_calls(plan, calls, steps, group))
                     measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
                     planned = []
                     if self.options.changes and plan.changes is not None:
@@ -572,18 +573,22 @@ def host_gaps(
 
 
 def spaced_calls(
-    plan: ReplayPlan, calls: Sequence[UniqueCall], measured: Mapping[str, Measurement]
+    plan: ReplayPlan,
+    calls: Sequence[UniqueCall],
+    steps: Sequence[int],
+    measured: Mapping[str, Measurement],
 ) -> Iterator[Replayable]:
-    """Yield, with gaps, the calls that the power limit slows down only when they run alone."""
+    """Yield, with gaps, the calls whose figures the power limit would make wrong in an account."""
+    limited: set[str] = set()
+    for step, level in product(steps, (GRAPH, EAGER)):
+        whole = measured.get(step_key(step, level))
+        if whole is not None and whole.measured:
+            limited |= {*account_for_step(step, level, whole, calls, measured, 0.0, None).limited}
     found = []
     for call in calls:
-        alone = measured.get(call.id)
-        if call.is_exchange or alone is None or alone.time_ms is None:
-            continue
-        wholes = [measured.get(step_key(step, GRAPH)) for step in call.in_graph.steps]
-        wholes += [measured.get(step_key(step, EAGER)) for step in call.steps]
-        if any(whole is not None and is_held_back(alone, whole) for whole in wholes):
-            gaps = max(1, math.ceil(_GAP_SHARE * alone.time_ms / GAP_MS))
+        time_ms = measured[call.id].time_ms if call.id in limited else None
+        if not call.is_exchange and time_ms is not None:
+            gaps = max(1, math.ceil(_GAP_SHARE * time_ms / GAP_MS))
             found.append(plan.spaced(call.id, gaps, spaced_key(call.id)))
     spaced = [item for item in found if item is not None]
     if spaced and plan.gap is not None:
