@@ -93,16 +93,19 @@ def read_bytes(path: Path, what: str, largest_bytes: int) -> bytes:
 
 
 def read_unpacked(path: Path, what: str, largest_bytes: int) -> bytes:
-    """Return what `read_bytes` does, decompressed if the name ends in ``.gz`` or ``.xz``.
+    """Return what `read_bytes` does, decompressed if gzip or xz has compressed it.
+
+    The name does not tell: browsers decompress ``trace.json.gz`` without renaming it.
 
     Raises:
         InputError: as for `read_bytes`; or the content cannot be decompressed, or is then larger
             than ``largest_bytes``.
     """
     content = read_bytes(path, what, largest_bytes)
-    if path.suffix not in (".gz", ".xz"):
+    openers = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open}
+    opener: Any = openers.get(content[:2])
+    if opener is None:
         return content
-    opener: Any = gzip.open if path.suffix == ".gz" else lzma.open
     try:
         with opener(io.BytesIO(content)) as stream:
             plain: bytes = stream.read(largest_bytes + 1)

@@ -106,6 +106,12 @@ def test_a_value_may_be_written_otherwise(tmp_path, plain, field, value):
     assert only(tmp_path, {**line, field: value}) == plain
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, plain):
+    path = tmp_path / OLDER
+    path.write_text(json.dumps(VALUES), encoding="utf-8-sig")
+    assert read_list(path) == ([plain], [])
+
+
 def test_what_a_line_does_not_tell_is_none(tmp_path):
     found = only(tmp_path, {"name": "add", "total_us": 3})
     assert (found.operator, found.phase, found.grid, found.block) == (None, None, None, None)

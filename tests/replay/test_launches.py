@@ -64,6 +64,14 @@ def test_without_a_call_the_external_id_tells_the_operator():
     assert found.operator.name == "aten::add"
 
 
+def test_what_a_graph_launches_belongs_to_no_operator_around_it():
+    around = operator("CompiledFunction", 1.0, 50.0, **ADDMM, **{"External id": 9})
+    graph = lasting("cuda_runtime", "cudaGraphLaunch", 5.0, 2.0, correlation=4)
+    kernel = lasting("kernel", "add", 20.0, 5.0, **{"External id": 9, "correlation": 4})
+    found = only([lasting("user_annotation", "decode", 0.0, 60.0), around, graph, kernel])
+    assert (found.operator, found.dispatched, found.phase) == (None, None, "decode")
+
+
 def test_the_words_of_older_profilers_are_understood():
     older = [
         operator("aten::add", 0.0, 30.0) | {"cat": "Operator"},

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, strategies as st
 from msgspec import Meta, Struct
 
-from pytest_gpuenergy.support import FormError, NotJsonError, convert, decode, dump, encode
+from pytest_gpuenergy.support import (
+    FormError,
+    NotJsonError,
+    convert,
+    decode,
+    dump,
+    encode,
+    read_unpacked,
+)
 
 
 class Inner(Struct, frozen=True):
@@ -129,3 +141,13 @@ def test_what_is_written_is_what_python_writes(value):
 def test_what_json_does_not_have_is_not_written(value):
     with pytest.raises((TypeError, ValueError)):
         encode(value)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_a_file_is_decompressed_whatever_its_name(
+    tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+):
+    path = tmp_path / name
+    path.write_bytes(pack(b'{"a": 1}'))
+    assert read_unpacked(path, "trace", 1 << 20) == b'{"a": 1}'

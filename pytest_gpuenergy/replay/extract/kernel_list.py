@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -146,7 +147,7 @@ def read_list(path: Path) -> tuple[list[UniqueKernel], list[str]]:
     Raises:
         InputError: The file cannot be read, or a line is no kernel or lacks its name or time.
     """
-    content = read_unpacked(path, "list of kernels", _LARGEST_BYTES)
+    content = read_unpacked(path, "list of kernels", _LARGEST_BYTES).removeprefix(BOM_UTF8)
     found: dict[str, UniqueKernel] = {}
     unread: dict[str, list[int]] = {}
     for number, line in enumerate(content.split(b"\n"), 1):

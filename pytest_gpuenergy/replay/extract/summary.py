@@ -15,7 +15,7 @@ from pytest_gpuenergy.replay.extract.kernel_extraction import SCHEMA_VERSION, Ke
 from pytest_gpuenergy.replay.extract.trace import PHASES, TraceLaunch
 from pytest_gpuenergy.replay.extract.unique_kernels import TIERS
 from pytest_gpuenergy.replay.power import SHORTEST_US, PowerCurve, Span
-from pytest_gpuenergy.support import aligned, plain
+from pytest_gpuenergy.support import aligned, counted, plain
 
 _SHOWN = 10
 _LONGEST_NAME = 44
@@ -64,19 +64,23 @@ def headline(extraction: KernelExtraction) -> str:
     """Return the launches, the kernels and their time in a sentence without a period."""
     spent = f"{extraction.gpu_time_us / 1e3:.3f} ms"
     runs = f" in {extraction.runs} runs" if (extraction.runs or 1) > 1 else ""
-    count, number = _text(extraction.calls), len(extraction.kernels)
+    count, number = extraction.calls, len(extraction.kernels)
     if extraction.on_host:
-        return (
-            f"{count} calls of {number} unique operators took {spent} on the host{runs}; nothing "
-            "ran on a GPU"
-        )
-    taken = f"{count} launches of {number} unique kernels took {spent} of GPU time{runs}"
+        calls = _counted(count, "call", "calls")
+        unique = counted(number, "unique operator")
+        return f"{calls} of {unique} took {spent} on the host{runs}; nothing ran on a GPU"
+    launches = _counted(count, "launch", "launches")
+    taken = f"{launches} of {counted(number, 'unique kernel')} took {spent} of GPU time{runs}"
     if extraction.busy_us is None or extraction.span_us is None:
         return f"{taken}; when each ran is not known, so there is no timeline"
     return (
         f"{taken}; the GPU was busy for {extraction.busy_us / 1e3:.3f} of "
         f"{extraction.span_us / 1e3:.3f} ms"
     )
+
+
+def _counted(count: int | None, noun: str, plural: str) -> str:
+    return f"? {plural}" if count is None else counted(count, noun, plural)
 
 
 def terminal(extraction: KernelExtraction) -> Iterator[str]:

@@ -149,7 +149,7 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
     a float knows to 0.25 only, times are relative to the whole microsecond of the first event.
 
     Args:
-        path: The file: JSON, or compressed JSON ending in ``.gz`` or ``.xz``. It has an object
+        path: The file: JSON, which gzip or xz may have compressed. It has an object
             with ``traceEvents``, or a bare list of events, whose last bracket may be missing, as
             Chrome's format allows to programs that were ended while they wrote it.
         notes: A list to which a sentence without a period is added for what is left out.
@@ -391,16 +391,15 @@ _NOWHERE = _Around()
 
 def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[TraceLaunch]:
     """Return the launches that belong to CUDA graphs, for which a trace names no operators."""
-    graphs = {
-        _correlation(event)
-        for event in events
-        if event.category == "call" and "graphlaunch" in event.name.lower()
-    }
-    return [
-        launch
-        for launch in launched
-        if launch.correlation is not None and launch.correlation in graphs
-    ]
+    graphs = _launched_graphs(events)
+    return [launch for launch in launched if launch.correlation in graphs]
+
+
+def _launched_graphs(events: Iterable[Event]) -> set[int | None]:
+    """Return the correlations of the calls that launched CUDA graphs."""
+    calls = (event for event in events if event.category == "call")
+    found = {_correlation(call) for call in calls if "graphlaunch" in call.name.lower()}
+    return found - {None}
 
 
 def launches(events: Sequence[Event]) -> list[TraceLaunch]:
@@ -408,8 +407,10 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
 
     A launch belongs to the call of the driver with the same correlation, and that call to the
     operators that are open on its thread when it begins. Where a trace has no such call, the launch
-    belongs to the operator with the same external id.
+    belongs to the operator with the same external id. What a CUDA graph launches belongs to no
+    operator: those around its launch, such as ``CompiledFunction``, have other arguments.
     """
+    graphs = _launched_graphs(events)
     around = {_correlation(call): place for call, place in _placed(events, "call")}
     operators = {_external(event): event for event in events if event.category == "operator"}
     around.pop(None, None)
@@ -418,8 +419,11 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     for event in events:
         if event.category not in _ON_GPU:
             continue
-        place, named = around.get(_correlation(event), _NOWHERE), operators.get(_external(event))
-        if place.innermost is None and named is not None:
+        correlation = _correlation(event)
+        place, named = around.get(correlation, _NOWHERE), operators.get(_external(event))
+        if correlation in graphs:
+            place = place._replace(outermost=None, innermost=None)
+        elif place.innermost is None and named is not None:
             place = place.within(named)
         found.append(_launch(event, place))
     return found

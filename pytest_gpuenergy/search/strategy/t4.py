@@ -179,7 +179,7 @@ def read_t4(path: Path) -> list[tuple[Configuration, float | None]]:
     ``time``, or the mean of the run times.
 
     Args:
-        path: the file, which is decompressed if its name ends in ``.gz`` or ``.xz``.
+        path: the file, which gzip or xz may have compressed.
 
     Raises:
         InputError: the file cannot be read, or is no T4 result file.
