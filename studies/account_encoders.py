@@ -90,6 +90,34 @@ class Encoder(torch.nn.Module):
         return self.model(**self.given)
 
 
+class Int8Linear(torch.nn.Module):
+    """A linear layer with weights of 8 bits, which rounds what it takes to 8 bits, row by row.
+
+    Args:
+        linear: The layer that it takes the place of.
+    """
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        scale, weight = _rounded(linear.weight.data)
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.scale = torch.nn.Parameter(scale.flatten(), requires_grad=False)
+        self.bias = linear.bias
+
+    def forward(self, value: Any) -> Any:
+        """Multiply as integers, and scale the product."""
+        scale, rows = _rounded(value.flatten(0, -2))
+        product = torch._int_mm(rows, self.weight.t()) * scale * self.scale
+        product = product.to(value.dtype).unflatten(0, value.shape[:-1])
+        return product if self.bias is None else product + self.bias
+
+
+def _rounded(rows: Any) -> tuple[Any, Any]:
+    """Return the scales of rows in float32, and the rows as integers of 8 bits."""
+    scale = rows.abs().amax(-1, keepdim=True).float() / 127
+    return scale, (rows / scale).round().to(torch.int8)
+
+
 @cache
 def __getattr__(name: str) -> Encoder:
     """Make one of the programs: a step of ``llama_static`` decodes with a static cache."""
@@ -99,8 +127,13 @@ def __getattr__(name: str) -> Encoder:
     def random(*shape: int) -> Any:
         return torch.randn(shape, generator=generator).to(device, torch.float16)
 
-    if name in ("vit_base", "vit_base_compiled"):
+    if name in ("vit_base", "vit_base_compiled", "vit_base_int8"):
         model = _loaded(AutoModelForImageClassification, VIT_BASE, device)
+        if name == "vit_base_int8":
+            for layer in list(model.vit.modules()):
+                for inner, linear in layer.named_children():
+                    if isinstance(linear, torch.nn.Linear):
+                        setattr(layer, inner, Int8Linear(linear))
         if name == "vit_base_compiled":
             model.compile(dynamic=False)
         size = VIT_BASE["image_size"]

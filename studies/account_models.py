@@ -296,6 +296,7 @@ XLNet adds positions in float32 to what it has computed."""
 PROGRAMS = {
     "vit-base": "account_encoders:vit_base.compute",
     "vit-base-compiled": "account_encoders:vit_base_compiled.compute",
+    "vit-base-int8": "account_encoders:vit_base_int8.compute",
     "whisper-small": "account_encoders:whisper_small.compute",
     "llama-static": "account_encoders:llama_static.compute",
 }

@@ -38,6 +38,19 @@ def test_other_strides_make_another_call():
     assert len(unique_calls([launch(0), launch(1)], [FORM, turned])) == 2
 
 
+def test_calls_that_differ_in_a_real_number_are_one_and_keep_the_id_of_the_first():
+    def scaled(number: float) -> CallForm:
+        return CallForm("aten.mul.Tensor", [MATRIX, number, {"dims": [2, number]}])
+
+    launched = [launch(0), launch(1), launch(2, name="fill")]
+    first, other = unique_calls(launched, [scaled(0.2), scaled(0.36), scaled(0.36)])
+    assert (first.calls, first.arguments) == (2, scaled(0.2).arguments)
+    assert other.calls == 1
+    assert first.id == unique_calls(launched[:1], [scaled(0.2)])[0].id
+    whole = CallForm("aten.mul.Tensor", [MATRIX, 2, {"dims": [2, 2]}])
+    assert len(unique_calls(launched[:2], [scaled(0.2), whole])) == 2
+
+
 def test_other_kernels_make_another_call():
     found = unique_calls([launch(0), launch(1, name="splitk")], [FORM, FORM])
     assert {one.launches[0].name for one in found} == {"gemm", "splitk"}

@@ -93,12 +93,12 @@ class GraphCalls(Struct, frozen=True):
 
 
 class UniqueCall(Struct, frozen=True):
-    """All calls with the same form, phase and launches.
+    """All calls with the same operator, phase and launches, and arguments that are `alike`.
 
     Attributes:
-        id: ``c`` and the first hexadecimal digits of a hash of all that the calls share.
+        id: ``c`` and the first hexadecimal digits of a hash of what the first call is.
         operator: The operator that is called, see `CallForm`.
-        arguments: Its arguments, see `CallForm`.
+        arguments: The arguments of the first call, see `CallForm`.
         phase: ``prefill`` or ``decode``; None where it is unknown.
         launches: What each call launches, in order.
         calls: The number of calls in all runs.
@@ -174,21 +174,35 @@ def unique_calls(
             forms[number] = _OUTSIDE
         by_call.setdefault(number, []).append(launch)
     groups: dict[str, list[int]] = {}
-    for number, group in by_call.items():
+    for number, group in sorted(by_call.items()):
         form = forms[number]
-        shared = [form.operator, form.arguments, group[0].phase, *map(LaunchForm.of, group)]
-        groups.setdefault(f"c{digest(shared)}", []).append(number)
-    found = [_unique_call(key, sorted(numbers), by_call, forms) for key, numbers in groups.items()]
+        shared = [form.operator, alike(form.arguments), group[0].phase, *map(LaunchForm.of, group)]
+        groups.setdefault(digest(shared), []).append(number)
+    found = [_unique_call(numbers, by_call, forms) for numbers in groups.values()]
     return sorted(found, key=lambda call: (-call.total_us, call.id))
 
 
+def alike(arguments: Any) -> Any:
+    """Return arguments, see `CallForm`, without the values of real numbers.
+
+    A model may give each layer another number, as DiffLlama does. Their kernels take as long.
+    """
+    if isinstance(arguments, float):
+        return 0.0
+    if isinstance(arguments, list):
+        return [alike(item) for item in arguments]
+    if isinstance(arguments, dict):
+        return {name: alike(item) for name, item in arguments.items()}
+    return arguments
+
+
 def _unique_call(
-    key: str,
     numbers: Sequence[int],
     by_call: Mapping[int, Sequence[TraceLaunch]],
     forms: Mapping[int, CallForm],
 ) -> UniqueCall:
-    first = by_call[numbers[0]]
+    first, form = by_call[numbers[0]], forms[numbers[0]]
+    own = [form.operator, form.arguments, first[0].phase, *map(LaunchForm.of, first)]
     turns: dict[tuple[str, ...], int] = {}
     for number in numbers:
         turns.setdefault(forms[number].parameters, number)
@@ -205,9 +219,9 @@ def _unique_call(
         elif call.module is not None:
             steps_in_modules.setdefault(call.module, Counter())[call.step] += 1
     return UniqueCall(
-        id=key,
-        operator=forms[numbers[0]].operator,
-        arguments=forms[numbers[0]].arguments,
+        id=f"c{digest(own)}",
+        operator=form.operator,
+        arguments=form.arguments,
         phase=first[0].phase,
         launches=tuple(map(LaunchForm.of, first)),
         calls=len(numbers),

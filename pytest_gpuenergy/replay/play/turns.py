@@ -21,7 +21,7 @@ import msgspec
 import torch
 from torch.profiler import record_function
 
-from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall
+from pytest_gpuenergy.replay.extract.calls import CallForm, UniqueCall, alike
 from pytest_gpuenergy.replay.extract.trace import TraceLaunch, launches, read_trace, write_trace
 from pytest_gpuenergy.replay.play.call_windows import CallWindow
 from pytest_gpuenergy.replay.play.replay_plan import (
@@ -155,13 +155,21 @@ class Captured:
                 of its graph.
         """
         by_form: dict[bytes, dict[int, str]] = {}
-        for call in sorted(calls, key=lambda one: one.total_us):
-            of_form = by_form.setdefault(_form_key(call), {})
-            of_form |= dict.fromkeys(call.steps if from_host else call.in_graph.steps, call.id)
-        return [by_form.get(_form_key(form), {}) for form in self.forms]
+        for key in (_form_key, _exact_key):
+            for call in sorted(calls, key=lambda one: one.total_us):
+                steps = call.steps if from_host else call.in_graph.steps
+                by_form.setdefault(key(call), {}).update(dict.fromkeys(steps, call.id))
+        return [
+            by_form.get(_form_key(form), {}) | by_form.get(_exact_key(form), {})
+            for form in self.forms
+        ]
 
 
 def _form_key(form: CallForm | UniqueCall) -> bytes:
+    return msgspec.json.encode([form.operator, alike(form.arguments)], order="deterministic")
+
+
+def _exact_key(form: CallForm | UniqueCall) -> bytes:
     return msgspec.json.encode([form.operator, form.arguments], order="deterministic")
 
 
