@@ -267,6 +267,7 @@ class HostGpu:
             get_elapsed_time=lambda begin, end: 1e3 * (end.at_s - begin.at_s),
             runtime=SimpleNamespace(
                 CUDARuntimeError=OSError,
+                getDeviceCount=lambda: 1,
                 memGetInfo=lambda: (FREE_BYTES, 1 << 40),
                 ipcGetMemHandle=self.blocks.handle_of,
                 ipcOpenMemHandle=self.blocks.open,

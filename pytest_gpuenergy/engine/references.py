@@ -170,6 +170,29 @@ class _Locks:
             return self._locks.setdefault(key, Lock())
 
 
+class _Firsts:
+    """Lets one thread do the first work of each kind alone.
+
+    CuPy compiles a function when it is first called, once in each of the threads that call it at
+    the same time, and NVRTC compiles for one of them after the other.
+    """
+
+    def __init__(self) -> None:
+        self._done: set[Hashable] = set()
+        self._locks = _Locks()
+
+    @contextlib.contextmanager
+    def alone(self, kind: Hashable) -> Iterator[None]:
+        """Do work of a kind, alone if it is the first."""
+        if kind not in self._done:
+            with self._locks.of(kind):
+                if kind not in self._done:
+                    yield
+                    self._done.add(kind)
+                    return
+        yield
+
+
 class KeptCases:
     """Keeps cases in memory, for many kernels of few workloads.
 
@@ -215,6 +238,8 @@ _ON_HOST = KeptCases(_REMEMBERED_BYTES)
 """The latest cases of the host, by digest and drawing: also of drawings near numbers in a kernel's
 text, since the same kernel is verified again under the next power cap, and kernels of one template
 share them."""
+_FIRST_REFERENCES = _Firsts()
+"""The kinds of workloads of which a device has computed a reference."""
 _DRAWING = _Locks()
 """Locks of inputs that are being drawn, since a later item's are drawn ahead."""
 
@@ -261,9 +286,14 @@ def _computed(
     workload: Workload, drawing: Drawing, arrays: DeviceArrays | None
 ) -> tuple[Case, int]:
     there = arrays or HostArrays()
+
+    def first() -> contextlib.AbstractContextManager[None]:
+        kind = None if arrays is None else (id(arrays), type(workload))
+        return contextlib.nullcontext() if kind is None else _FIRST_REFERENCES.alone(kind)
+
     for reach in _reaches(workload) if drawing != Drawing(drawing.seed) else ():
         inputs = _inputs(workload, drawing, reach)
-        with _refusing() as overflows:
+        with first(), _refusing() as overflows:
             wide = workload.widened(_whole(workload, inputs, there), there)
             values = workload.reference(workload.widened(wide))
             tiny, limits = _tiny(workload) if drawing.uniform else None, _limits(workload)
@@ -279,8 +309,9 @@ def _computed(
                 terms = _terms(workload, inputs, values, there)
                 return Case(inputs, Reference(values, scales, arrays, terms)), reach
     inputs = _inputs(workload, drawing, _ORDINARY)
-    wide = workload.widened(_whole(workload, inputs, there), there)
-    values = workload.reference(workload.widened(wide))
+    with first():
+        wide = workload.widened(_whole(workload, inputs, there), there)
+        values = workload.reference(workload.widened(wide))
     bounds = {t.name: workload.bound_of(t) for t in workload.outputs}
     judged = {t.name: bounds[t.name] for t in workload.outputs if workload.is_judged_by_element(t)}
     conditions = estimate_conditions(workload.reference, wide, values, judged, there)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -170,6 +172,28 @@ def test_memory_that_is_short_there_is_taken_from_the_host(arrays, monkeypatch):
 
     monkeypatch.setattr(arrays, "put", fails)
     assert case_of(DOUBLE, DRAWINGS[0], arrays).reference.arrays is None
+
+
+def test_the_first_is_computed_alone_and_others_at_the_same_time(arrays):
+    together, second_began, calls = threading.Barrier(2, timeout=10), threading.Event(), []
+
+    class First(Contract):
+        """A kind of workloads of its own."""
+
+    def compute(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        calls.append(None)
+        if len(calls) == 1:
+            assert not second_began.wait(0.05)
+        else:
+            second_began.set()
+            if len(calls) <= 3:
+                together.wait()
+        return {"y": 2 * inputs["x"]}
+
+    workload = First("large", DOUBLE.tensors, compute, reduction_length=4)
+    with ThreadPoolExecutor(3) as pool:
+        cases = [pool.submit(case_of, workload, Drawing(seed), arrays) for seed in range(3)]
+    assert [case.result().reference.arrays for case in cases] == 3 * [arrays]
 
 
 def test_small_ones_stay_on_the_host(arrays, monkeypatch):

@@ -69,8 +69,18 @@ _HEATER_S = 60.0
 _MAX_ALONGSIDE_BYTES = 1 << 28
 """The largest tensors of a kernel that runs beside its verification, which needs memory as well."""
 
+_ONE_QUEUE = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+"""The environment of a process that runs CUDA text, whose launches are all on one stream. With one
+hardware queue instead of eight, a context takes half as long to begin with, and to end
+(docs/notes/item-time.md)."""
+
 _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
+
+
+_Modules = tuple[str, ...] | None
+"""The Python modules of the kernels for which a worker is; None if it is for CUDA text, see
+`_ONE_QUEUE`."""
 
 
 class CudaDevice(Device):
@@ -105,8 +115,9 @@ class CudaDevice(Device):
         self._ending: Thread | None = None
         self._is_beside = False
         self._spare: list[CudaDevice] = []  # for `beside`
-        self._worker_imports: frozenset[str] = frozenset()
-        self._next_imports: frozenset[str] = frozenset()
+        self._worker_modules: _Modules = None
+        self._next_modules: _Modules = None
+        self._plain: _Modules = None  # of the latest kernel that needs no modules
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._worker_is_unused = True
@@ -172,7 +183,7 @@ class CudaDevice(Device):
                     )
                 return frozenset().union(*map(tensor_core_instructions, cubins))
             return tensor_core_instructions(content, binary.symbols.values())
-        self._leave_other_imports(job.kernel.modules)
+        self._leave_unfit_worker(_modules_of(job.kernel))
         codes: list[tuple[bytes, str]] = self._use(job.timeout_s, "machine_code", job)
         return frozenset().union(
             *(tensor_core_instructions(cubin, [symbol]) for cubin, symbol in codes)
@@ -191,7 +202,7 @@ class CudaDevice(Device):
 
     def offered(self, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:
         self._binary(call)  # raises if it is refused
-        self._leave_other_imports(call.modules)
+        self._leave_unfit_worker(_modules_of(call))
         calls: tuple[LibraryCall, ...] = self._use(_OFFER_TIMEOUT_S, "offered", call, io)
         return calls
 
@@ -200,10 +211,11 @@ class CudaDevice(Device):
         kernel = _WorkerKernel(
             self, job.timeout_s, (job, self._compiled(job, arenas), dict(arenas))
         )
-        self._leave_other_imports(job.kernel.modules)
+        modules = _modules_of(job.kernel)
+        self._leave_unfit_worker(modules)
         # For the measurement that follows, see `repeat`; it may take place in this worker.
         if not self._is_beside:
-            self._ready_next_worker(job.kernel.modules if self._worker_has_repeated else ())
+            self._ready_next_worker(modules if self._worker_has_repeated else self._plain)
         try:
             yield kernel
         finally:
@@ -212,15 +224,16 @@ class CudaDevice(Device):
     @contextmanager
     def repeat(self, job: Job, arenas: Mapping[str, Arena]) -> Iterator[KernelRepeater]:
         binary = self._compiled(job, arenas)
-        self._leave_other_imports(job.kernel.modules)
+        modules = _modules_of(job.kernel)
+        self._leave_unfit_worker(modules)
         if job.apart and self._worker_has_repeated:
-            self._forgo_imports(job.kernel.modules)
+            self._replace_unfit_next(modules)
             self._renew_worker()
         self._worker_has_repeated = True
         if job.apart:
             # It imports CuPy, and these, in the meantime, and does not use the GPU yet.
-            self._ready_next_worker(self._expected_modules)
-        elif modules := job.kernel.modules:  # of one kernel of many, one of which is then measured
+            self._ready_next_worker(self._expected_modules or self._plain)
+        elif modules:  # of one kernel of many, one of which is then measured
             self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
         try:
@@ -246,8 +259,9 @@ class CudaDevice(Device):
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
-        self._forgo_imports(())
-        worker, self._next_worker = self._next_worker, self._new_worker()
+        self._plain = _modules_of(job.kernel)
+        self._replace_unfit_next(self._plain)
+        worker, self._next_worker = self._next_worker, self._new_worker(self._plain)
         self._alongside = worker
         return _AlongsideKernel(self, worker, job, arenas)
 
@@ -262,10 +276,11 @@ class CudaDevice(Device):
     def renew(self, modules: Sequence[str] = ()) -> None:
         if self._ending is not None:
             self._ending.join()
-        self._forgo_imports(modules)
+        needed = tuple(modules) or self._plain
+        self._replace_unfit_next(needed)
         if modules or not self._worker_is_unused:
             self._renew_worker()
-        self._ready_next_worker(modules)  # as in `repeat`
+        self._ready_next_worker(needed)  # as in `repeat`
         if modules:
             self._worker_is_unused = False
             self._call(_IMPORTS_S, "prepare", tuple(modules))
@@ -355,12 +370,15 @@ class CudaDevice(Device):
                 worker.kill()
         self._compilers.close()
 
-    def _new_worker(self, modules: Sequence[str] = ()) -> Worker:
+    def _new_worker(self, modules: _Modules = None) -> Worker:
         return Worker(
             "pytest_gpuenergy.devices.cuda.runner:CudaRunner",
-            tuple(modules),
+            tuple(modules or ()),
             # By UUID, so that CUDA's order in a worker cannot differ from NVML's.
-            environment={"CUDA_VISIBLE_DEVICES": self.uuid},
+            environment={
+                "CUDA_VISIBLE_DEVICES": self.uuid,
+                **(_ONE_QUEUE if modules is None else {}),
+            },
         )
 
     def _other(self) -> CudaDevice:
@@ -370,7 +388,7 @@ class CudaDevice(Device):
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
         other._alongside, other._ending = None, None
-        other._worker_imports = other._next_imports = frozenset()
+        other._worker_modules = other._next_modules = other._plain = None
         other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
         return other
@@ -393,32 +411,34 @@ class CudaDevice(Device):
             return False
         return can
 
-    def _ready_next_worker(self, modules: Sequence[str]) -> None:
+    def _ready_next_worker(self, modules: _Modules) -> None:
         """Have the next worker import exactly these modules, without waiting for it."""
-        if self._next_imports != frozenset(modules):
-            self._next_worker.kill()
-            self._next_worker, self._next_imports = self._new_worker(modules), frozenset(modules)
+        if not (_fits(self._next_modules, modules) and _fits(modules, self._next_modules)):
+            self._replace_next_worker(modules)
         self._next_worker.start()
 
-    def _leave_other_imports(self, modules: Sequence[str]) -> None:
-        """Run the next kernel in another process if this one has imported more than it needs."""
-        if not self._worker_imports <= frozenset(modules):
-            self._forgo_imports(modules)
+    def _leave_unfit_worker(self, modules: _Modules) -> None:
+        """Run the next kernel in another process if this one does not fit it."""
+        self._plain = self._plain if modules else modules
+        if not _fits(self._worker_modules, modules):
+            self._replace_unfit_next(modules)
             self._renew_worker()
 
-    def _forgo_imports(self, modules: Sequence[str]) -> None:
-        """Replace the next worker if it imports more: PyTorch changes how other kernels run."""
-        if not self._next_imports <= frozenset(modules):
-            self._next_worker.kill()
-            self._next_worker, self._next_imports = self._new_worker(), frozenset()
+    def _replace_unfit_next(self, modules: _Modules) -> None:
+        if not _fits(self._next_modules, modules):
+            self._replace_next_worker(modules)
+
+    def _replace_next_worker(self, modules: _Modules) -> None:
+        self._next_worker.kill()
+        self._next_worker, self._next_modules = self._new_worker(modules), modules
 
     def _renew_worker(self) -> None:
         # The old worker first: a card in exclusive mode allows only one process to have a context.
         self._worker.kill()
         self._worker, self._next_worker = self._next_worker, self._worker
-        self._worker_imports, self._next_imports = self._next_imports, self._worker_imports
+        self._worker_modules, self._next_modules = self._next_modules, self._worker_modules
         self._worker_has_repeated = False
-        self._worker_is_unused = not self._worker_imports
+        self._worker_is_unused = not self._worker_modules
 
     def _use(self, timeout_s: float, method: str, *arguments: object) -> Any:
         """Call a method that creates the worker's context if it has none."""
@@ -462,6 +482,20 @@ class CudaDevice(Device):
             ) from None
         except WorkerDiedError as error:
             raise KernelFault("runtime", str(error)) from None
+
+
+def _modules_of(kernel: AnyKernel) -> _Modules:
+    return None if isinstance(kernel, Kernel) else tuple(kernel.modules)
+
+
+def _fits(worker: _Modules, kernel: _Modules) -> bool:
+    """Return whether a worker for kernels with these modules may run another kernel.
+
+    PyTorch changes how kernels run that do not need it. A program may use several streams.
+    """
+    if worker is None or kernel is None:
+        return worker is kernel
+    return set(worker) <= set(kernel)
 
 
 class _WorkerKernel:

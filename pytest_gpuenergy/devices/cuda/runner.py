@@ -94,6 +94,9 @@ class CudaRunner:
         self._relaunch: CudaRelaunch | None = None
         self._single: _Single | None = None
         self._math: KernelMath | None = None
+        # Begins with the driver, for 0.03 s and more, but not with a context.
+        with suppress(cupy.cuda.runtime.CUDARuntimeError):  # which the first call then meets
+            cupy.cuda.runtime.getDeviceCount()
         self.prepare(modules)
 
     def prepare(self, modules: Sequence[str]) -> None:

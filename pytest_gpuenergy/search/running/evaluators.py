@@ -102,9 +102,8 @@ class OwnProcess:
         limit: PowerCutoff | None = None,
     ) -> Future[Result]:
         """Evaluate a state and raise its errors before returning."""
-        self.bench.prepare([state, *ahead])
         done: Future[Result] = Future()
-        done.set_result(self.bench.evaluate(state, limit))
+        done.set_result(self.bench.evaluate(state, limit, ahead))
         return done
 
     def alone(self) -> AbstractContextManager[None]:
@@ -184,8 +183,7 @@ class EvaluationTask(Struct, frozen=True):
         """Evaluate the state, see `SearchBench.evaluate`."""
         bench = SearchBench(self.spec, gpu.device, self.objective, self.seed)
         bench = gpu.keep(bench, lambda _: bench)  # which has drawn and verified the unlisted sizes
-        bench.prepare([self.state, *self.ahead])
-        return bench.evaluate(self.state, self.limit)
+        return bench.evaluate(self.state, self.limit, self.ahead)
 
     def failed(self, outcome: Literal["timeout", "runtime"], message: str, gpu: str) -> Result:
         """See `GpuTask`."""

@@ -84,7 +84,9 @@ class SearchBench:
                 for sizes in self.spec.sizes:
                     self.device.prepare_job(self.job(state, sizes))
 
-    def evaluate(self, state: State, limit: PowerCutoff | None = None) -> Result:
+    def evaluate(
+        self, state: State, limit: PowerCutoff | None = None, ahead: Sequence[State] = ()
+    ) -> Result:
         """Evaluate a state; one that is wrong or fails has a result without figures.
 
         On an emulated GPU this takes place on a card of its own, so that figures do not depend on
@@ -93,6 +95,7 @@ class SearchBench:
         Args:
             state: the state to evaluate.
             limit: the time beyond which its power need not be measured.
+            ahead: the states to compile meanwhile, because they may follow.
 
         Raises:
             DeviceError: the device does not respond.
@@ -101,7 +104,7 @@ class SearchBench:
         if state.id == self.spec.baseline.id:
             self._begin_references()
         with self.device.twin() as device:
-            return _StateEvaluation(self, device, state).run(limit)
+            return _StateEvaluation(self, device, state, ahead=ahead).run(limit)
 
     def _begin_references(self) -> None:
         """Begin to compute on a real GPU, in the background, what the baseline is verified by.
@@ -218,6 +221,7 @@ class _StateEvaluation:
 
     Attributes:
         device: the device, which is a card of its own if it is emulated.
+        ahead: other states to compile meanwhile.
         purpose: distinguishes the hidden seeds of a second verification.
         floor_ms: the least time by the card's peaks.
         steps_s: the wall time of each step so far.
@@ -228,6 +232,7 @@ class _StateEvaluation:
     device: Device
     state: State
     purpose: str = ""
+    ahead: Sequence[State] = ()
     floor_ms: float = 0.0
     steps_s: dict[str, float] = field(default_factory=dict)
     correctness: dict[str, Correctness] = field(default_factory=dict)
@@ -329,6 +334,8 @@ class _StateEvaluation:
     def _prepare(self, cases: Sequence[_Case], purposes: Sequence[str] = ()) -> None:
         """Start a new worker process for the state, which begins to use the GPU meanwhile.
 
+        The state is compiled at the same time, and then those that may follow.
+
         A baseline that is the reference runs before that on all inputs for which its outputs are
         missing, because it must not share a process with the state.
         """
@@ -364,6 +371,8 @@ class _StateEvaluation:
         with self._time_step("start"):
             self.device.renew(modules)
             self.device.begin_context()
+        with self._time_step("compile"):
+            self.bench.prepare([self.state, *self.ahead])
 
     def _verify(self, case: _Case, *, measured: bool = False) -> None:
         with self._time_step(f"verify {case.step}"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from pytest_gpuenergy.devices import (
     KernelRepeater,
 )
 from pytest_gpuenergy.devices.cuda import cuda_device as cuda
-from pytest_gpuenergy.kernels import Kernel, Launch, LibraryCall
+from pytest_gpuenergy.kernels import CudaProgram, Kernel, Launch, LibraryCall
 from pytest_gpuenergy.support import DeviceError, KernelFault
 from pytest_gpuenergy.workloads import IoContract
 
@@ -33,8 +33,11 @@ class FakeWorker:
 
     born = 0
 
-    def __init__(self, _: str, imports: tuple[str, ...], **__: Any) -> None:
+    def __init__(
+        self, _: str, imports: tuple[str, ...], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.imports = imports
+        self.environment = environment or {}
         self.pid: int | None = None
         self.calls: list[tuple[int, str]] = []
         self.faults: dict[str, Exception] = {}
@@ -179,11 +182,42 @@ def test_no_device_is_beside_one_of_which_only_one_process_may_have_a_context(de
 
 def test_the_process_after_the_next_kernels_has_its_imports_ahead(device, workers):
     device.renew(("triton", "torch"))
-    assert workers[1].calls == [(workers[1].pid, "prepare")]
-    assert [one.imports for one in workers if one.pid is not None][1:] == [("triton", "torch")]
+    own, following = [one for one in workers if one.pid is not None]
+    assert own.calls == [(own.pid, "prepare")]
+    assert following.imports == ("triton", "torch")
     device.renew(("triton", "torch"))
-    assert workers[2].imports == ("triton", "torch")
-    assert workers[2].calls[0][1] == "prepare"
+    assert following.calls[0][1] == "prepare"
+
+
+PROGRAM = CudaProgram("void begin();", "begin", ())
+
+
+def test_only_a_process_for_cuda_text_has_a_single_queue(device, workers):
+    for subject, queues in ((kernel(), "1"), (PROGRAM, None), (kernel(), "1"), (LIBRARY, None)):
+        for apart in (False, True, True):
+            with device.repeat(job_of(subject, apart=apart), TENSORS) as repeater:
+                repeater.start()
+                (number,) = device.processes
+            assert queues_of(workers, number) == queues
+
+
+def queues_of(workers: list[FakeWorker], number: int) -> str | None:
+    [worker] = [one for one in workers if (number, "start") in one.calls]
+    return worker.environment.get("CUDA_DEVICE_MAX_CONNECTIONS")
+
+
+def test_programs_beside_their_verification_have_processes_with_many_queues_ahead(device, workers):
+    for _ in range(3):
+        made = len(workers)
+        heater = alongside(device, PROGRAM)
+        assert heater is not None
+        with heater as repeater:
+            repeater.start()
+            device.run_once(job_of(PROGRAM), TENSORS)
+            device.renew()
+            [number] = device.processes
+            assert queues_of(workers, number) is None
+    assert len(workers) - made == 1  # nothing started in vain
 
 
 def test_a_kernel_that_needs_no_modules_has_a_process_without(device, workers):
