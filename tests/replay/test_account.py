@@ -409,6 +409,13 @@ class TestWindows:
         # One call of a lies in no window.
         assert found.predicted_mj_half_width == pytest.approx(1 * 1.0 + 2 * 4.2)
 
+    def test_a_call_without_figures_alone_is_missing_and_in_the_term(self):
+        measured = {"a": measurement(1.0, 100.0), "step0-window0": self.window(3.5, 420.0)}
+        found = account_for_step(0, GRAPH, self.WHOLE, self.CALLS, measured, 50.0, 1)
+        assert (found.missing, found.windows) == (("b",), ("step0-window0",))
+        assert (found.neighbours_ms, found.neighbours_mj) == (2 * 2.5, 2 * 320.0)
+        assert found.neighbours_gpu_ms == 0.0
+
     def test_their_gpu_time_is_that_of_the_window(self):
         found = self.account(self.window(3.5, 420.0))
         assert found.gpu_ms == pytest.approx(0.05)

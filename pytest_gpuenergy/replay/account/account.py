@@ -400,12 +400,13 @@ def neighbours(
 ) -> Neighbours:
     """Return what calls of a step take more with their neighbours than alone.
 
-    A window counts only if all its calls were measured alone, if the step makes them as often, but
-    for a percent of its time, and if the power limit did not slow it down more than the step,
-    unless it is a whole layer. Each call counts in one window, the
-    longest. Where the host launches, those windows count whose calls the host makes, too, since the
-    caches hold the same. One that the limit slows down has the figures that it has with gaps of the
-    step; without these, only its GPU time by the profiler counts.
+    A window counts only if the step makes its calls as often, but for a percent of its time, and if
+    the power limit did not slow it down more than the step, unless it is a whole layer. A call of
+    it that was not measured alone counts as nothing alone, so that this has all of the call. Each
+    call counts in one window, the longest. Where the host launches, those windows count whose calls
+    the host makes, too, since the caches hold the same. One that the limit slows down has the
+    figures that it has with gaps of the step; without these, only its GPU time by the profiler
+    counts.
 
     Args:
         step: The number of the step.
@@ -430,13 +431,15 @@ def neighbours(
         ids = str(of_window.get(WINDOW_CALLS, "")).split()
         spaced = without_gaps(key, measured, whole.temperature_c) if from_host else None
         together = spaced or figures_of(found, measured, whole.temperature_c)
-        if together is None or any(call not in alone for call in ids):
+        if together is None or not counts.keys() >= set(ids):
             continue
         more = {
             call: max(0, covered[call] + count * number - counts[call])
             for call, number in Counter(ids).items()
         }
-        more_than_made_ms = sum(number * alone[call].time_ms for call, number in more.items())
+        more_than_made_ms = sum(
+            number * alone[call].time_ms for call, number in more.items() if call in alone
+        )
         if more_than_made_ms > _ELSEWHERE * count * together.time_ms:
             continue
         of_limit = _at_limit(whole, level) and is_layer_window(found, step)
@@ -447,17 +450,17 @@ def neighbours(
         )
         if is_slower and not from_host:
             continue
-        times_us = [profiled_gpu_us(found), *(profiled_gpu_us(measured[call]) for call in ids)]
-        if None not in times_us:
-            window_us, *alone_us = (time_us or 0.0 for time_us in times_us)
-            gpu_us += count * (window_us - sum(alone_us))
+        profiled = [profiled_gpu_us(measured[call]) for call in (key, *ids) if call in measured]
+        times_us = [time_us for time_us in profiled if time_us is not None]
+        if len(times_us) == 1 + len(ids):
+            gpu_us += count * (times_us[0] - sum(times_us[1:]))
         for call in ids:
             covered[call] += count
         if is_slower and from_host:
             continue
         for call in ids:
             metered[call] += count
-        apart = [alone[call] for call in ids]
+        apart = [alone[call] for call in ids if call in alone]
         more_ms += count * (together.time_ms - sum(call.time_ms for call in apart))
         more_mj += count * (together.energy_mj - sum(call.energy_mj for call in apart))
         together_mj += count * together.half_width_mj
@@ -509,15 +512,16 @@ def account_for_step(
     shift_mj, covered_us, all_us, compared_us = 0.0, 0.0, 0.0, 0.0
     clocks_ms, clocks_mj, clocks_half_width, alone_half_width = 0.0, 0.0, 0.0, 0.0
     figures: dict[str, CallFigures] = {}
-    made = {call.id for call in calls if calls_at(call, step, level, modules)}
+    made = {call.id: calls_at(call, step, level, modules) for call in calls}
+    counts = {call: count for call, count in made.items() if count}
     in_layers = _at_limit(whole, level) and any(
         is_layer_window(found, step)
         and found.measured
-        and made.issuperset(str(found.workload.parameters[WINDOW_CALLS]).split())
+        and counts.keys() >= {*str(found.workload.parameters[WINDOW_CALLS]).split()}
         for found in measured.values()
     )
     for call in calls:
-        count = calls_at(call, step, level, modules)
+        count = counts.get(call.id)
         if not count:
             continue
         all_us += count * call.call_us
@@ -561,7 +565,6 @@ def account_for_step(
     time_ms, energy_mj = whole.time_ms or math.nan, whole.raw_energy_mj or math.nan
     kernels_ms = sum(part.time_ms for part in parts) - clocks_ms
     predicted_kernels_mj = sum(part.energy_mj for part in parts)
-    counts = {part.call: part.calls for part in parts}
     beside = neighbours(step, level, whole, figures, counts, measured)
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3

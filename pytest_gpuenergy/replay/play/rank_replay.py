@@ -285,15 +285,15 @@ class RankReplay:
                 group = self.measurements.setdefault(setpoint.label, {})
                 with self.station.under(setpoint) as enforced:
                     measure = partial(self._measure_all, harness, settings, setpoint, enforced)
-                    # Steps come first, because calls alone cannot be accounted for, and slight
-                    # calls after windows that have them. What is spaced depends on all of these.
+                    # Steps come first, because calls alone cannot be accounted for, and calls after
+                    # the windows that have them. Which ones are spaced depends on all of these.
                     measure(item for item in plan.steps if item.key not in left_out)
                     idle_w[setpoint.label] = self._idle_w(plan)
                     measure(plan.gapped_steps)
                     measure(host_gaps(plan, calls, steps, group))
                     measure(plan.windows)
-                    measure(plan.calls)
                     measure(spaced_windows(plan, calls, steps, group))
+                    measure(plan.calls)
                     measure(spaced_calls(plan, calls, steps, group))
                     measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
                     planned = []
