@@ -20,7 +20,7 @@ from pytest_gpuenergy.devices.cuda.cublaslt import (
     offered_algorithms,
 )
 from pytest_gpuenergy.devices.cuda.cudnn import convolution_plan, offered_convolutions
-from pytest_gpuenergy.devices.cuda.driver import launch_early, parameter_bytes
+from pytest_gpuenergy.devices.cuda.driver import EarlyLaunch, parameter_bytes
 from pytest_gpuenergy.kernels import (
     Argument,
     CudaProgram,
@@ -100,25 +100,28 @@ def _bind_cuda(
                 return values[argument]
             return packed_struct(argument, job.scalars, payloads)
 
-        plan = [
-            (function, launch, tuple(map(value_of, launch.arguments)))
-            for function, launch in zip(functions, kernel.launches, strict=True)
-        ]
+        plan: list[Launcher] = []
+        for function, launch in zip(functions, kernel.launches, strict=True):
+            shape = launch.grid, launch.block
+            arguments = tuple(map(value_of, launch.arguments))
+            if launch.early:
+                early = EarlyLaunch(function.ptr, *shape, launch.shared_bytes, arguments)
+                plan.append(functools.partial(_on_current_stream, cupy, early))
+            else:
+                shared = {"shared_mem": launch.shared_bytes, **options}
+                plan.append(functools.partial(function, *shape, arguments, **shared))
 
         def enqueue() -> None:
-            for function, launch, arguments in plan:
-                shared_bytes = launch.shared_bytes
-                if launch.early:
-                    stream = cupy.cuda.get_current_stream().ptr
-                    launch_early(
-                        function.ptr, launch.grid, launch.block, shared_bytes, stream, arguments
-                    )
-                    continue
-                function(launch.grid, launch.block, arguments, shared_mem=shared_bytes, **options)
+            for launch in plan:
+                launch()
 
         return enqueue
 
     return [bound(payloads) for payloads in sets]
+
+
+def _on_current_stream(cupy: Any, launch: Callable[[int], None]) -> None:
+    launch(cupy.cuda.get_current_stream().ptr)
 
 
 def _check_structs(function: Any, launch: Launch, scalars: Mapping[str, Scalar]) -> None:
@@ -235,7 +238,7 @@ def _enqueued(
 ) -> Launcher:
     """Return a function that enqueues what ``bind`` makes of addresses on CuPy's current stream."""
     launch = bind({name: int(payloads[key].data.ptr) for name, key in call.tensors.items()})
-    return lambda: launch(cupy.cuda.get_current_stream().ptr)
+    return functools.partial(_on_current_stream, cupy, launch)
 
 
 def _cublas_matmul(cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]) -> Launcher:

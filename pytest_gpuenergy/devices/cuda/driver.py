@@ -59,43 +59,64 @@ class _Configuration(ctypes.Structure):
 _PROGRAMMATIC_STREAM_SERIALIZATION = 6  # of CUlaunchAttributeID, cuda.h
 
 
-def launch_early(
-    function: int,
-    grid: Sequence[int],
-    block: Sequence[int],
-    shared_bytes: int,
-    stream: int,
-    arguments: Sequence[object],
-) -> None:
-    """Launch a kernel whose blocks may begin while the launch before it on the stream ends.
+class EarlyLaunch:
+    """A launch whose blocks may begin while the launch before it on the stream ends.
 
     Its arguments are arrays of CuPy, of which the kernel gets the address, and numbers and records
-    of NumPy.
+    of NumPy. They are packed once, since a graph holds thousands of launches.
+
+    Args:
+        function: the handle of the function.
+        grid: the blocks in each dimension.
+        block: the threads of a block in each dimension.
+        shared_bytes: the dynamic shared memory of a block.
+        arguments: the arguments of the function.
 
     Raises:
-        KernelFault: the driver refuses it, or is too old.
+        KernelFault: the driver is too old.
     """
-    launch = getattr(_driver(), "cuLaunchKernelEx", None)
-    if launch is None:
-        raise KernelFault(
-            "constraints", "Early launches need a driver of CUDA 12 or later: update it."
+
+    def __init__(
+        self,
+        function: int,
+        grid: Sequence[int],
+        block: Sequence[int],
+        shared_bytes: int,
+        arguments: Sequence[object],
+    ) -> None:
+        launch = getattr(_driver(), "cuLaunchKernelEx", None)
+        if launch is None:
+            raise KernelFault(
+                "constraints", "Early launches need a driver of CUDA 12 or later: update it."
+            )
+        self._launch, self._function = launch, ctypes.c_void_p(function)
+        self._values = [
+            np.asarray(argument.data.ptr, np.uint64)
+            if hasattr(argument, "data") and hasattr(argument.data, "ptr")
+            else np.asarray(argument)
+            for argument in arguments
+        ]
+        addresses = (value.ctypes.data for value in self._values)
+        self._parameters = (ctypes.c_void_p * len(self._values))(*addresses)
+        attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value[1] = 1  # behind the padding that aligns it
+        three = ctypes.c_uint * 3
+        self._configuration = _Configuration(
+            three(*grid), three(*block), shared_bytes, None, ctypes.pointer(attribute), 1
         )
-    values = [
-        np.asarray(argument.data.ptr, np.uint64)
-        if hasattr(argument, "data") and hasattr(argument.data, "ptr")
-        else np.asarray(argument)
-        for argument in arguments
-    ]
-    parameters = (ctypes.c_void_p * len(values))(*(value.ctypes.data for value in values))
-    attribute = _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION)
-    attribute.value[1] = 1  # behind the padding that aligns it
-    three = ctypes.c_uint * 3
-    configuration = _Configuration(
-        three(*grid), three(*block), shared_bytes, stream, ctypes.pointer(attribute), 1
-    )
-    status = launch(ctypes.byref(configuration), ctypes.c_void_p(function), parameters, None)
-    if status:
-        raise KernelFault("runtime", f"The driver refuses an early launch (error {status}).")
+
+    def __call__(self, stream: int) -> None:
+        """Enqueue the launch on a stream of this address.
+
+        Raises:
+            KernelFault: the driver refuses it.
+        """
+        self._configuration.stream = stream
+        status = self._launch(
+            ctypes.byref(self._configuration), self._function, self._parameters, None
+        )
+        if status:
+            raise KernelFault("runtime", f"The driver refuses an early launch (error {status}).")
 
 
 def parameter_bytes(function: int, number: int) -> int | None:

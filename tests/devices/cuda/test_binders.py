@@ -328,11 +328,14 @@ def early_launch(monkeypatch: pytest.MonkeyPatch, status: int) -> list[Any]:
     tensor = SimpleNamespace(data=SimpleNamespace(ptr=1 << 40))
     bound = binders.bind(SimpleNamespace(cuda=cuda), Job.of(kernel, SCALE), binary, [{"x": tensor}])
     bound[0]()
+    stream.ptr = 12
+    bound[0]()
     return given
 
 
 def test_an_early_launch_is_the_drivers(monkeypatch):
-    (given,) = early_launch(monkeypatch, 0)
+    given, again = early_launch(monkeypatch, 0)
+    assert again == (*given[:3], 12, *given[4:])
     assert given == ([2, 3, 1], [4, 1, 1], 0, 11, 6, 1, 1, 7, [1 << 40, 3.0])
 
 
@@ -344,7 +347,7 @@ def test_an_early_launch_that_the_driver_refuses_is_a_fault(monkeypatch):
 def test_an_old_driver_launches_nothing_early(monkeypatch):
     monkeypatch.setattr(driver, "_driver", lambda: None)
     with pytest.raises(KernelFault, match="driver of CUDA 12 or later"):
-        driver.launch_early(7, (1, 1, 1), (1, 1, 1), 0, 0, ())
+        driver.EarlyLaunch(7, (1, 1, 1), (1, 1, 1), 0, ())
 
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
