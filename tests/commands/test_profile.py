@@ -210,6 +210,11 @@ class TestWithPyTorch:
         out = str(tmp_path / "run")
         assert said in refused(str(tmp_path), "--gpu-device", "cpu", "--out", out)
 
+    @pytest.mark.parametrize("name", ["./absent", "/absent", "some/folder/absent"])
+    def test_a_folder_that_is_not_there_is_named(self, tmp_path, name):
+        words = (name, "--gpu-device", "cpu", "--out", str(tmp_path / "run"))
+        assert "There is no folder" in refused(*words)
+
     @pytest.mark.parametrize(
         ("change", "weights", "said"),
         [

@@ -147,6 +147,8 @@ def load_model(
                 raise InputError(f"The folder {folder} has no config.json: name that of a model.")
             if not any(found for pattern in _WEIGHTS for found in folder.glob(pattern)):
                 config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        elif name.startswith((".", "/")) or name.count("/") > 1:  # no name on the hub
+            raise InputError(f"There is no folder {folder}: name that of a model.")
         if config is None:
             local = name in BUILT_IN or is_folder(folder)
             model = AutoModelForCausalLM.from_pretrained(source, local_files_only=local, **options)
