@@ -25,8 +25,8 @@ With --replay, the long searches are made once more, see first_trials.py; each b
 estimate that was fitted to other sizes.
 
 With --write, all trials are fitted and pytest_gpuenergy/tuners/gemm/estimate.json is written. With
---families, only these families' costs are fitted, and those of others stay as they are written; so
-do the trees of CUDA cores if theirs is not among them. Those of tensor cores are always fitted.
+--families, only these families' costs are fitted, and those of others stay as they are written. The
+trees are always fitted.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_BOXED = frozenset({"untuned-157", "untuned-cold-3"})
+_BOXED = frozenset({"untuned-157", "untuned-1009", "untuned-1010", "untuned-cold-3"})
 """The sources of trials in which the transpose of C was stored in boxes."""
 _NEWEST = _BOXED | {
     f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold", "151")
@@ -698,9 +698,8 @@ DEPTH, COUNT, RATE, SHRINKAGE, DRAWN = 5, 200, 0.08, 2.5, 0.5
 """The depth and number of the trees, the share of each that is added, the weight of a leaf's value
 0, and the share of the products that are drawn to fit a tree (Friedman, "Stochastic gradient
 boosting", 2002): the next tree mends what is wrong for the others."""
-EVENNESS, EVENNESS_OF_CORES = 0.5, 0.75
-"""How evenly products count, see `Groups`: ten searches on CUDA cores have more trials than all
-other products, which are those that nobody tuned for."""
+EVENNESS = 0.5
+"""How evenly products count, see `Groups`."""
 LARGEST = 0.3
 """A larger deviation from the estimate is learned as this."""
 
@@ -797,14 +796,14 @@ def fit(
     others = [family for family in EXPECTED if family != CORES and family not in kept]
     costs = {**kept, **fit_costs([t for t in tensor if t.family in others], others, EVENNESS)}
     if CORES not in kept:
-        costs |= fit_costs(of[CORES], [CORES], EVENNESS_OF_CORES)
+        costs |= fit_costs(of[CORES], [CORES], EVENNESS)
     for family in HOPPER_FAMILIES:
         if family not in kept:
             costs[family] = fit_energies(steady, family, costs[family])
     costs["hopper"] = structs.replace(costs["hopper"], **MEASURED)
     trees = {}
     if of[CORES]:
-        trees[CORES] = fit_trees(of[CORES], costs, TRAITS, EVENNESS_OF_CORES)
+        trees[CORES] = fit_trees(of[CORES], costs, TRAITS, EVENNESS)
     if tensor:
         trees["tensor"] = fit_trees(tensor, costs, TENSOR_TRAITS, EVENNESS)
     return FittedCosts(costs, trees)
@@ -1023,11 +1022,7 @@ def main(words: Sequence[str] | None = None) -> None:
     families = EXPECTED if arguments.families is None else arguments.families
     kept = {one: costs for one, costs in fitted().costs.items() if one not in families}
     if arguments.write:
-        found = fit(trials, steady, kept)
-        if CORES in kept:
-            trees = {**found.corrections, CORES: fitted().corrections[CORES]}
-            found = structs.replace(found, corrections=trees)
-        estimate = msgspec.json.encode(found)
+        estimate = msgspec.json.encode(fit(trials, steady, kept))
         WRITTEN.write_bytes(msgspec.json.format(estimate, indent=0) + b"\n")
         print(f"{WRITTEN} was fitted to {len(trials)} trials.")
         return

@@ -47,9 +47,10 @@ from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.devices import NvrtcCompilers, encoded_map
 from pytest_gpuenergy.kernels import Kernel
-from pytest_gpuenergy.support import KernelFault, UnavailableError, cache_dir
+from pytest_gpuenergy.support import KernelFault, UnavailableError, cache_dir, decode
 from pytest_gpuenergy.tuners import (
     TEMPLATE_FORM,
+    FittedCosts,
     cublas_call,
     estimated_cycles,
     fitted,
@@ -145,13 +146,17 @@ def curve() -> list[tuple[str, Gemm]]:
     return [("curve", Gemm("g", 4096, 4096, k, "tn")) for k in depths]
 
 
-def chosen(gemm: Gemm, others: int, sample: int = 0) -> list[tuple[int, float, str, Kernel]]:
+def chosen(
+    gemm: Gemm, others: int, sample: int = 0, against: FittedCosts | None = None
+) -> list[tuple[int, float, str, Kernel]]:
     """Return the first choice and others: the best of other templates, then of other tiles.
 
-    Then come `sample` kernels that are drawn from the `SAMPLED_RANKS` best of each template. Each
-    has its rank, the cycles that are expected of it, its recipe, and the kernel.
+    The first choice of an estimate to compare `against` comes before the others. Last come `sample`
+    kernels that are drawn from the `SAMPLED_RANKS` best of each template. Each has its rank, the
+    cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
+    before = 0 if against is None else ranked.index(rank_kernels(gemm, HOPPER, against)[0])
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
     for rank, one in enumerate(ranked):
@@ -160,7 +165,7 @@ def chosen(gemm: Gemm, others: int, sample: int = 0) -> list[tuple[int, float, s
         kinds.setdefault(kind, rank)
         tiles.setdefault((*kind, one.tile_m, one.tile_n, one.cluster, one.blocks > 0), rank)
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
-    picks = list(dict.fromkeys([0, *likely, *tiles.values()]))[: 1 + others]
+    picks = list(dict.fromkeys([0, before, *likely, *tiles.values()]))[: 1 + others]
     best: dict[str, list[int]] = {}
     for rank, one in enumerate(ranked):
         best.setdefault(one.template, []).append(rank)
@@ -483,6 +488,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--joules", type=int, default=0, help="The products with energies")
     parser.add_argument("--screened", type=int, default=6, help="Algorithms of cuBLASLt tried")
     parser.add_argument("--others", type=int, default=6, help="Kernels besides the first choice")
+    parser.add_argument(
+        "--against", type=Path, help="An estimate.json, whose choice is the first of the others"
+    )
     parser.add_argument("--sample", type=int, default=0, help="Further kernels, drawn at random")
     parser.add_argument(
         "--until", type=float, nargs=3, default=(1e9,) * 3, help="Ends of the parts"
@@ -492,6 +500,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--dry", action="store_true", help="List the products only")
     options = parser.parse_args(words)
     started_s = time.monotonic()
+    against = None
+    if options.against is not None:
+        against = decode(options.against.read_bytes(), FittedCosts, str(options.against))
     tasks = planned(options)[options.first :]
     if options.dry:
         for one in tasks:
@@ -502,7 +513,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         firsts = {task.gemm: task for task in reversed(tasks)}
         futures = {
-            gemm: pool.submit(chosen, gemm, firsts[gemm].others, firsts[gemm].sample)
+            gemm: pool.submit(chosen, gemm, firsts[gemm].others, firsts[gemm].sample, against)
             for gemm in dict.fromkeys(task.gemm for task in tasks)
         }
         ranked = [futures[task.gemm] for task in tasks]
