@@ -55,6 +55,11 @@ BENCH = Path(__file__).parent / "bench"
 CONV2D, PRODUCTS = BENCH / "test_conv2d.py", BENCH / "test_gemm.py"
 REPLAY, SEARCH = BENCH / "test_replay.py", BENCH / "test_search.py"
 WHEN_NAMED = (BENCH / "validation", BENCH / "test_values.py")
+# pytest would look at each of their 1,500 files.
+collect_ignore = [
+    BENCH / folder
+    for folder in ("corpus", "mutation_kernels", "profiles", "records", "results", "search")
+]
 QUICK_KERNELS = 2
 MOST_NAMES = 12
 T = TypeVar("T")

@@ -280,6 +280,7 @@ const Hooks cuhost_hooks = {launch_begins, block_begins,     block_pauses,  judg
                             learns_outside, sends,           receives,
                             order_async_begins, order_async_ends, async_access, record_comparisons, print_comparisons, print_unread};
 
+void* cuhost_same_place(void* address) { return address; }
 void cuhost_fence(bool device) { order_fence(device); }
 void cuhost_fence_proxy() { order_fence_proxy(); }
 

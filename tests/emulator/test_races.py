@@ -68,6 +68,25 @@ def test_a_clean_kernel_has_its_accesses_counted(check):
     assert (traffic.barriers, traffic.static_shared_bytes) == (1, 256)
 
 
+TILE = "__shared__ float tile[64]; %s tile[t] = x[t]; __syncthreads(); y[t] = %s;"
+STATIC = [
+    TILE % ("auto at = [](int i) { return tile[i]; };", "at(t)"),
+    TILE % ("struct Of { __device__ static float at(int i) { return tile[i]; } };", "Of::at(t)"),
+    "if (t > 99) goto end; " + TILE % ("", "tile[t]") + " end: ;",
+]
+COPYING = TILE % ("auto at = [=](int i) { return tile[i]; };", "at(t)")
+
+
+@pytest.mark.parametrize(
+    ("body", "among"),
+    [*((body, STATIC) for body in STATIC), (COPYING, [COPYING])],
+    ids=["lambda", "class", "jump", "copies"],
+)
+def test_a_shared_variable_is_static_where_the_text_needs_that(check, body, among):
+    traffic = check(body, among=among)[0].traffic
+    assert (traffic.shared_read_bytes, traffic.shared_write_bytes) == (256, 256)
+
+
 def test_a_dropped_barrier_is_a_race_with_both_threads_and_the_element(check):
     pattern = (
         r"race on shared memory: threads \(\d+,0,0\) and \(\d+,0,0\) of block \(0,0,0\) of k "

@@ -71,14 +71,15 @@ def test_shared_variables_are_announced_with_their_kernel():
     }
     extern "C" __global__ void __attribute__((cold)) second(void (*f)(int)) { __shared__ long n; }
     """
-    assert re.findall(r"CUHOST_SHARED\(\d, (.*?)\)", translate(source, ["first<1>"])) == [
-        '"", everywhere',
-        '"", bytes',
-        '"first", tile',
-        '"first", pair',
-        '"first", other',
-        '"first", both',
-        '"second", n',
+    announced = re.findall(r"CUHOST_(\w*SHARED)\(\d, (.*?)\)", translate(source, ["first<1>"]))
+    assert announced == [
+        ("SHARED", '"", everywhere'),
+        ("SHARED", '"", bytes'),
+        ("OWN_SHARED", '"first", tile'),
+        ("OWN_SHARED", '"first", pair'),
+        ("OWN_SHARED", '"first", other'),
+        ("OWN_SHARED", '"first", both'),
+        ("OWN_SHARED", '"second", n'),
     ]
 
 

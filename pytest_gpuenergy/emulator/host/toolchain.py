@@ -33,6 +33,7 @@ from pytest_gpuenergy.emulator.host.flags import (
     kernel_flags,
 )
 from pytest_gpuenergy.emulator.translation.marks import conversions_in, with_conversions
+from pytest_gpuenergy.emulator.translation.outline import OWN_SHARED, SHARED
 from pytest_gpuenergy.emulator.translation.sums import with_vectors
 from pytest_gpuenergy.emulator.translation.translate import KernelText
 from pytest_gpuenergy.emulator.translation.uninitialized import needs_zeros
@@ -273,6 +274,9 @@ class Toolchain:
         try:
             return self._compile_as_it_is(folder, variant, text)
         except KernelFault as fault:
+            # Local classes, lambdas that capture nothing and jumps need variables that are static.
+            if variant == "checked" and OWN_SHARED in text:
+                return self._compile_text(folder, variant, text.replace(OWN_SHARED, SHARED))
             # GCC cannot inline a recursive function, nor one that a pointer turns out to be late.
             if "inlining failed" not in str(fault):
                 raise

@@ -79,6 +79,11 @@ _HEADERS_OF_NAMES = {
     "times.h": re.compile(r"\bchrono::"),
 }
 
+SHARED, OWN_SHARED = "CUHOST_SHARED(", "CUHOST_OWN_SHARED("
+"""How the translation declares shared variables; the latter are those of a kernel's own body, and
+are no static ones in checked builds."""
+_COPYING_LAMBDA = re.compile(r"\[\s*=")
+
 
 def is_offered(header: str) -> bool:
     """Return whether CUDA text may include a header."""
@@ -403,7 +408,9 @@ class Outline:
             )
         self.edits.append((word.start, word.end, ""))
         kernels = self._kernel or self._users(word.start)
-        registration = f'CUHOST_SHARED({{}}, "{kernels}", {{}})'
+        # A copy by a lambda would be that of what a local reference refers to.
+        is_own = self._kernel and not _COPYING_LAMBDA.search(self.source)
+        registration = f'{OWN_SHARED if is_own else SHARED}{{}}, "{kernels}", {{}})'
         return self._register(declared, registration, mark=" CUHOST_UNFILLED")
 
     def _users(self, position: int) -> str:
