@@ -23,7 +23,8 @@ constexpr int TURNED_SQUARE = 64;
 template <int SIDE, int DISTANCE, int TO_ROW>
 __device__ void turn(const Element* __restrict__ from, Element* __restrict__ to) {
   __shared__ alignas(FOUR) Element square[TURNED_SQUARE][TURNED_SQUARE + FOUR];
-  int first_k = blockIdx.x * TURNED_SQUARE, first_side = blockIdx.y * TURNED_SQUARE;
+  constexpr int ALONG_K = (TO_ROW + TURNED_SQUARE - 1) / TURNED_SQUARE;
+  int first_k = blockIdx.x % ALONG_K * TURNED_SQUARE, first_side = blockIdx.x / ALONG_K * TURNED_SQUARE;
   int line = threadIdx.x / (TURNED_SQUARE / FOUR), within = threadIdx.x % (TURNED_SQUARE / FOUR) * FOUR;
   constexpr int LINES = MAKERS / (TURNED_SQUARE / FOUR);
   for (int i = line; i < TURNED_SQUARE; i += LINES) {

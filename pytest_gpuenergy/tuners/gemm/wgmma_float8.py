@@ -208,8 +208,8 @@ def _making_launches(gemm: Gemm) -> Iterator[Launch]:
         arguments = ("A", *parts, "a_quantized", "a_scale")
         yield Launch("gemm_quantize", (blocks, 1, 1), block, arguments)
     elif gemm.a_transposed:
-        grid = (along_k, math.ceil(gemm.M / _SQUARE), 1)
+        grid = (along_k * math.ceil(gemm.M / _SQUARE), 1, 1)
         yield Launch("gemm_turn_a", grid, block, ("A", "a_turned"))
     if not gemm.b_transposed:
-        grid = (along_k, math.ceil(gemm.N / _SQUARE), 1)
+        grid = (along_k * math.ceil(gemm.N / _SQUARE), 1, 1)
         yield Launch("gemm_turn_b", grid, block, ("B", "b_turned"))

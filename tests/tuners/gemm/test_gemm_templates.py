@@ -1254,6 +1254,16 @@ def test_operands_are_turned_or_quantized_before_the_product(device, name):
     assert verify(device, FLOAT8, gemm) <= 1
 
 
+@pytest.mark.parametrize(
+    ("sizes", "layout"),
+    [((5_000_000, 16, 16), "nt"), ((16, 5_000_000, 16), "nn"), ((16, 16, 5_000_000), "nn")],
+)
+def test_operands_of_any_size_are_turned_by_a_launch_that_a_gpu_can_make(sizes, layout):
+    for launch in FLOAT8.kernel(Gemm("g", *sizes, layout, "e4m3")).launches:
+        _, along_y, along_z = launch.grid
+        assert max(along_y, along_z) < 1 << 16
+
+
 def test_operands_that_are_stored_along_k_are_multiplied_as_they_are():
     kernel = FLOAT8.kernel(Gemm("g", 64, 64, 128, "tn", "e4m3"))
     assert [launch.entry for launch in kernel.launches] == ["gemm"]
