@@ -9,6 +9,7 @@ import pytest
 import untuned_products as products
 import untuned_tables as tables
 
+from pytest_gpuenergy.tuners import TEMPLATE_FORM, Costs, FittedCosts, fitted, rank_kernels
 from pytest_gpuenergy.workloads import LAYOUTS, Gemm
 
 
@@ -30,6 +31,14 @@ def test_the_first_choice_comes_first_then_other_templates_and_tiles():
     assert len(picks) == 4
     assert set(turned) == {0, 1}
     assert all(kernel.launches for *_, kernel in picks)
+
+
+def test_the_first_choice_of_another_estimate_comes_second():
+    gemm = Gemm("g", 40, 200, 300, "tn", "bfloat16")
+    other = FittedCosts(dict.fromkeys(fitted().costs, Costs(loaded_bytes_per_cycle=4.0)), {})
+    (_, _, first, _), (_, _, second, _) = products.chosen(gemm, 1, against=other)
+    best = TEMPLATE_FORM.recipe(rank_kernels(gemm, products.HOPPER, other)[0])
+    assert second == best != first
 
 
 def line(k, mode, time_ms, **more):
