@@ -25,8 +25,13 @@ def records(project: Project) -> dict[str, Any]:
     return {record["fullname"]: record for record in document["benchmarks"]}
 
 
-def test_time_energy_and_edp_are_records_of_their_own(project):
-    project.run("--benchmark-json", "b.json", *ONE).assert_outcomes(passed=1)
+def test_time_energy_and_edp_are_records_of_their_own_in_the_right_units(project):
+    before = TableResults.compute_scale, dict(TIME_UNITS)
+    result = project.run("--benchmark-json", "b.json", *ONE)
+    assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["* benchmark 'EDP (mJ·ms) (emulated)': 1 tests *"])
+    result.stdout.fnmatch_lines(["Name (in ?J·ms) *", "Name (in ?J) *", "Name (time in us) *"])
     (measurement,) = project.report().measurements
     found = records(project)
     energy, edp = found[f"{NAME} energy (mJ)"], found[f"{NAME} EDP (mJ·ms)"]
@@ -46,25 +51,13 @@ def test_time_energy_and_edp_are_records_of_their_own(project):
     assert json.loads((project.path / "b.json").read_text())["gpuenergy"]["emulated"] is True
 
 
-def test_the_table_names_the_right_units_and_nothing_stays_changed(project):
-    before = TableResults.compute_scale, dict(TIME_UNITS)
-    result = project.run("--benchmark-json", "b.json", *ONE)
-    assert (TableResults.compute_scale, dict(TIME_UNITS)) == before
-    result.stdout.fnmatch_lines(["* benchmark 'EDP (mJ·ms) (emulated)': 1 tests *"])
-    result.stdout.fnmatch_lines(["Name (in ?J·ms) *", "Name (in ?J) *", "Name (time in us) *"])
-
-
-def test_saved_records_are_compared(project):
+def test_saved_records_are_compared_and_more_energy_fails(project):
     project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
     result = project.run("--benchmark-compare", "--benchmark-compare-fail=mean:50%", *ONE)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["*'energy (mJ) (emulated)': 2 tests *", "*energy (mJ) (0001_first) *"]
     )
-
-
-def test_more_energy_fails_a_comparison(project):
-    project.run("--benchmark-save", "first", *ONE).assert_outcomes(passed=1)
     (saved,) = project.path.glob(".benchmarks/*/0001_first.json")
     document = json.loads(saved.read_text())
     for record in document["benchmarks"]:
