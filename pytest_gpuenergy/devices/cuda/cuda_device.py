@@ -117,7 +117,7 @@ class CudaDevice(Device):
         self._spare: list[CudaDevice] = []  # for `beside`
         self._worker_modules: _Modules = None
         self._next_modules: _Modules = None
-        self._plain: _Modules = None  # of the latest kernel that needs no modules
+        self._latest_plain: _Modules = None  # of the latest kernel that needs no modules
         self._expected_modules: tuple[str, ...] = ()
         self._worker_has_repeated = False
         self._worker_is_unused = True
@@ -215,7 +215,7 @@ class CudaDevice(Device):
         self._leave_unfit_worker(modules)
         # For the measurement that follows, see `repeat`; it may take place in this worker.
         if not self._is_beside:
-            self._ready_next_worker(modules if self._worker_has_repeated else self._plain)
+            self._ready_next_worker(modules if self._worker_has_repeated else self._latest_plain)
         try:
             yield kernel
         finally:
@@ -232,7 +232,7 @@ class CudaDevice(Device):
         self._worker_has_repeated = True
         if job.apart:
             # It imports CuPy, and these, in the meantime, and does not use the GPU yet.
-            self._ready_next_worker(self._expected_modules or self._plain)
+            self._ready_next_worker(self._expected_modules or self._latest_plain)
         elif modules:  # of one kernel of many, one of which is then measured
             self._ready_next_worker(modules)
         self._use(job.timeout_s, "load", job, binary, dict(arenas))
@@ -259,9 +259,9 @@ class CudaDevice(Device):
         nbytes = sum(tensor.nbytes for tensor in job.io.tensors)
         if not self._shares_memory or job.kernel.modules or nbytes > _MAX_ALONGSIDE_BYTES:
             return None
-        self._plain = _modules_of(job.kernel)
-        self._replace_unfit_next(self._plain)
-        worker, self._next_worker = self._next_worker, self._new_worker(self._plain)
+        self._latest_plain = _modules_of(job.kernel)
+        self._replace_unfit_next(self._latest_plain)
+        worker, self._next_worker = self._next_worker, self._new_worker(self._latest_plain)
         self._alongside = worker
         return _AlongsideKernel(self, worker, job, arenas)
 
@@ -276,7 +276,7 @@ class CudaDevice(Device):
     def renew(self, modules: Sequence[str] = ()) -> None:
         if self._ending is not None:
             self._ending.join()
-        needed = tuple(modules) or self._plain
+        needed = tuple(modules) or self._latest_plain
         self._replace_unfit_next(needed)
         if modules or not self._worker_is_unused:
             self._renew_worker()
@@ -388,7 +388,7 @@ class CudaDevice(Device):
         other._worker, other._next_worker = other._new_worker(), other._new_worker()
         other._next_heater, other._with_context = None, None
         other._alongside, other._ending = None, None
-        other._worker_modules = other._next_modules = other._plain = None
+        other._worker_modules = other._next_modules = other._latest_plain = None
         other._worker_has_repeated, other._worker_is_unused = False, True
         other._worker.start()
         return other
@@ -419,7 +419,7 @@ class CudaDevice(Device):
 
     def _leave_unfit_worker(self, modules: _Modules) -> None:
         """Run the next kernel in another process if this one does not fit it."""
-        self._plain = self._plain if modules else modules
+        self._latest_plain = self._latest_plain if modules else modules
         if not _fits(self._worker_modules, modules):
             self._replace_unfit_next(modules)
             self._renew_worker()
