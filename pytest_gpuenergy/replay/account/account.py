@@ -274,9 +274,9 @@ class Account(Struct, frozen=True):
         coverage: The part of the step's GPU time, by the trace, whose calls have been measured.
         parts: The unique calls of the step, the most energy first.
         missing: The ids of the calls that have no figures.
-        limited: The ids of the calls whose figures are those under the power limit, which slowed
-            them down more alone than in the step: alone, they take more time and less power. Calls
-            that lie in ``windows`` alone are none of them.
+        limited: The ids of the calls that the power limit slowed down more alone than in the step:
+            alone, they take more time and less power. Calls that lie only in ``windows`` are left
+            out.
         spaced: The ids of such calls that were also measured with gaps after them; their figures
             are interpolated to the clock of the step.
         rank: The rank whose part of the model it is, where several ranks share one.
@@ -401,12 +401,12 @@ def neighbours(
     """Return what calls of a step take more with their neighbours than alone.
 
     A window counts only if the step makes its calls as often, but for a percent of its time, and if
-    the power limit did not slow it down more than the step, unless it is a whole layer. A call of
-    it that was not measured alone counts as nothing alone, so that this has all of the call. Each
-    call counts in one window, the longest. Where the host launches, those windows count whose calls
-    the host makes, too, since the caches hold the same. One that the limit slows down has the
-    figures that it has with gaps of the step; without these, only its GPU time by the profiler
-    counts.
+    the power limit did not slow it down more than the step, unless it is a whole layer. A call in a
+    window that was not measured alone counts as zero alone, so that the result contains all of it.
+    Each call counts in one window, the longest. Where the host launches, those windows count whose
+    calls the host makes, too, since the caches hold the same. A window that the limit slows down
+    has the figures that it has with gaps of the step; without these, only its GPU time by the
+    profiler counts.
 
     Args:
         step: The number of the step.

@@ -185,7 +185,7 @@ def unique_calls(
 def alike(arguments: Any) -> Any:
     """Return arguments, see `CallForm`, without the values of real numbers.
 
-    A model may give each layer another number, as DiffLlama does. Their kernels take as long.
+    A model may give each layer another number, as DiffLlama does. The kernels take the same time.
     """
     if isinstance(arguments, float):
         return 0.0
