@@ -31,7 +31,9 @@ from pytest_gpuenergy.energy import MeterSettings
 from pytest_gpuenergy.engine import Harness, Station, Subject
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.record import WorkloadInfo
+from pytest_gpuenergy.replay.profile.language_models import BUILT_IN
 
+MODELS = sorted({*CONFIGS, *BUILT_IN})
 _GAP_MS = 0.02
 _GAP_CYCLES = 36_000
 _SETTINGS = MeterSettings(
@@ -233,19 +235,20 @@ class Study:
         return row
 
 
-def main() -> int:
-    """Measure a step and its calls; see the module's documentation."""
-    parser = study_parser(__doc__)
-    parser.add_argument("model", choices=sorted(CONFIGS))
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--prompt-tokens", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=1)
-    options = parser.parse_args()
+@contextmanager
+def study_of(model: str, path: Path) -> Iterator[tuple[Study, Notes, Any, str]]:
+    """Open a GPU and load one of `MODELS` on it.
+
+    Args:
+        model: The name of the model.
+        path: The file of the results.
+
+    Yields:
+        A study, its notes, the model and PyTorch's name of the GPU.
+    """
     import torch
 
-    from pytest_gpuenergy.replay import capture_step, load_model
-    from pytest_gpuenergy.replay.play.turns import gap
-    from pytest_gpuenergy.replay.profile.programs import Prompt, told_of_capture
+    from pytest_gpuenergy.replay import load_model
 
     with (
         open_device("auto") as device,
@@ -256,14 +259,31 @@ def main() -> int:
         harness = station.harness(cache="hot", min_launches=0)
         gpu = f"cuda:{device.ordinal}" if hasattr(device, "ordinal") else "cpu"
         with tempfile.TemporaryDirectory() as folder, harness.heating():
-            Path(folder, "config.json").write_text(json.dumps(CONFIGS[options.model]))
-            program = load_model(folder, device=gpu)
+            if model in CONFIGS:
+                Path(folder, "config.json").write_text(json.dumps(CONFIGS[model]))
+            program = load_model(folder if model in CONFIGS else model, device=gpu)
         notes = Notes()
+        yield Study(harness, enforced, notes, path), notes, program, gpu
+
+
+def main() -> int:
+    """Measure a step and its calls; see the module's documentation."""
+    parser = study_parser(__doc__)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--prompt-tokens", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1)
+    options = parser.parse_args()
+
+    from pytest_gpuenergy.replay import capture_step
+    from pytest_gpuenergy.replay.play.turns import gap
+    from pytest_gpuenergy.replay.profile.programs import Prompt, told_of_capture
+
+    with study_of(options.model, options.json) as (study, notes, program, gpu):
         noting, keeping = modes(notes)
         prompt = Prompt(options.prompt_tokens, 1, options.batch)
         _, levels = capture_step(program, program.inputs(prompt, gpu), 0)
         (step,) = levels["graph"]
-        study = Study(harness, enforced, notes, options.json)
         study.measure("step", [step])
 
         def noted(name: str, chosen: Sequence[str] = ()) -> dict[str, Any]:
