@@ -109,7 +109,7 @@ void cuhost_fence(bool device);  // or else of the block
 void cuhost_fence_proxy();       // the thread's accesses come before asynchronous ones
 void cuhost_atomic(const void* address, unsigned bytes, Update update);
 void cuhost_strong(const void* address, unsigned bytes, bool writes);
-// Returns the address, of which the compiler then takes what it points to for a variable of unknown size.
+// Returns the address. The compiler does not know the size of the variable that lies there.
 void* cuhost_same_place(void* address) __attribute__((__malloc__));
 void cuhost_load_constant(const void* address, unsigned bytes);  // before a load by the read-only cache
 void cuhost_atomic_of_block(const void* address);  // before an atomic whose scope is the block

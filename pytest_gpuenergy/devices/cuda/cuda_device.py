@@ -79,7 +79,7 @@ _SHARING_S = 60.0
 
 
 _Modules = tuple[str, ...] | None
-"""The Python modules of the kernels for which a worker is; None if it is for CUDA text, see
+"""The Python modules that a worker's kernels need; None for a worker of CUDA text, see
 `_ONE_QUEUE`."""
 
 
@@ -491,7 +491,8 @@ def _modules_of(kernel: AnyKernel) -> _Modules:
 def _fits(worker: _Modules, kernel: _Modules) -> bool:
     """Return whether a worker for kernels with these modules may run another kernel.
 
-    PyTorch changes how kernels run that do not need it. A program may use several streams.
+    Other kernels run differently in a process that has imported PyTorch. A program may use several
+    streams, so that it needs all hardware queues.
     """
     if worker is None or kernel is None:
         return worker is kernel

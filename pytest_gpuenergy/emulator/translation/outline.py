@@ -80,8 +80,8 @@ _HEADERS_OF_NAMES = {
 }
 
 SHARED, OWN_SHARED = "CUHOST_SHARED(", "CUHOST_OWN_SHARED("
-"""How the translation declares shared variables; the latter are those of a kernel's own body, and
-are no static ones in checked builds."""
+"""The macros by which the translation declares shared variables; the second one is for variables in
+a kernel's own body, which are not static in checked builds."""
 _COPYING_LAMBDA = re.compile(r"\[\s*=")
 
 
@@ -408,7 +408,7 @@ class Outline:
             )
         self.edits.append((word.start, word.end, ""))
         kernels = self._kernel or self._users(word.start)
-        # A copy by a lambda would be that of what a local reference refers to.
+        # A lambda that copies would copy the variable to which a local reference refers.
         is_own = self._kernel and not _COPYING_LAMBDA.search(self.source)
         registration = f'{OWN_SHARED if is_own else SHARED}{{}}, "{kernels}", {{}})'
         return self._register(declared, registration, mark=" CUHOST_UNFILLED")
