@@ -851,9 +851,9 @@ def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
     assert other.running.wait(20)
     alone = meter.begin_run(subject)
     assert subject.running.wait(20)
-    assert other.done.is_set()
     assert reached.wait(20)
     repeater = alone()
+    assert other.done.is_set()
     begin_s = device.clock.now_s()
     reading = meter.measure(repeater)
     took_s = device.clock.now_s() - begin_s
@@ -862,6 +862,59 @@ def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
     assert 0.4 <= heat_s < 0.95
     assert reading.flags == ()
     assert reading.energy_mj.low < 0.02 * 419.0 < reading.energy_mj.high
+
+
+class NotedLoad(LoadBeside):
+    """A load that notes when it is loaded, and when it is to end."""
+
+    def __init__(self, inner: AbstractContextManager[Repeater], events: list[str], name: str):
+        super().__init__(inner, "hang" if name == "other" else "")
+        self._events, self._name = events, name
+
+    def __enter__(self) -> Any:
+        if self._name != "other":
+            self._events.append(f"{self._name} is loaded")
+        return super().__enter__()
+
+    def end(self) -> None:
+        self._events.append(f"{self._name} ends")
+        super().end()
+
+
+def test_another_load_heats_the_card_while_a_kernel_is_loaded(device, repeat, monkeypatch):
+    events: list[str] = []
+    other = NotedLoad(repeat(0.02, 600.0), events, "other")
+    monkeypatch.setattr(device, "heater", lambda: other)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    meter.begin_heating()
+    meter.measure(meter.begin_run(NotedLoad(repeat(0.02, 419.0), events, "kernel"))())
+    assert events == ["kernel is loaded", "other ends"]
+
+
+class SlowlyEnding(LoadBeside):
+    """A load whose process ends only when another load runs."""
+
+    def __init__(self, inner: AbstractContextManager[Repeater], after: LoadBeside) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._after.running.wait(20)
+        super().__exit__(*error)
+
+
+def test_a_kernel_does_not_wait_for_the_end_of_the_process_that_has_heated(
+    device, repeat, monkeypatch
+):
+    subject = LoadBeside(repeat(0.02, 419.0))
+    other = SlowlyEnding(repeat(0.02, 600.0), subject)
+    monkeypatch.setattr(device, "heater", lambda: other)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    meter.begin_heating()
+    assert other.running.wait(20)
+    repeater = meter.begin_run(subject)()
+    assert other.done.is_set()  # before anything is measured
+    assert meter.measure(repeater).flags == ()
 
 
 def test_heat_beside_other_work_counts_at_the_power_limit_too(device, repeat, monkeypatch):
