@@ -25,6 +25,8 @@ from pytest_gpuenergy.energy import (
     Preheat,
     Reading,
     Settling,
+    ThermalModel,
+    ThermalSample,
 )
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -915,6 +917,28 @@ def test_a_kernel_does_not_wait_for_the_end_of_the_process_that_has_heated(
     repeater = meter.begin_run(subject)()
     assert other.done.is_set()  # before anything is measured
     assert meter.measure(repeater).flags == ()
+
+
+def test_a_load_that_follows_another_at_once_has_no_pause_before(device, repeat, monkeypatch):
+    pauses: list[ThermalSample] = []
+    monkeypatch.setattr(ThermalModel, "add_pause", lambda _, end: pauses.append(end))
+    nvml, name = device.nvml, "nvmlDeviceGetTotalEnergyConsumption"
+    read, kept_mj = getattr(nvml, name), []
+    monkeypatch.setattr(nvml, name, lambda handle: kept_mj[0] if kept_mj else read(handle), False)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=0.0))
+    with repeat(0.02, 419.0) as repeater:
+        meter.measure(repeater)
+        start, stop = repeater.start, repeater.stop
+        # The counter is updated ten times a second: not between the end of one load and another.
+        monkeypatch.setattr(
+            repeater, "stop", lambda: (stop(), kept_mj.append(read(device.handle)))[0]
+        )
+        monkeypatch.setattr(repeater, "start", lambda: (kept_mj.clear(), start()))
+        device.clock.sleep_s(1.0)
+        meter.measure(repeater)
+        assert len(pauses) == 1
+        assert meter.measure(repeater).settling is not None
+    assert len(pauses) == 1
 
 
 def test_heat_beside_other_work_counts_at_the_power_limit_too(device, repeat, monkeypatch):
