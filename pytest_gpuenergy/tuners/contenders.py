@@ -249,7 +249,7 @@ def cublas_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
 
 def deepgemm_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the call of the installed DeepGEMM, which chooses its kernel itself."""
-    (call,) = _offered(deepgemm_call(gemm, card_resources(setup.gpu)), gemm, setup)
+    (call,) = _offered(deepgemm_call(gemm, setup.gpu.architecture), gemm, setup)
     return call
 
 

@@ -115,8 +115,8 @@ def _check_float8_call(gemm: Gemm) -> None:
         )
 
 
-_DEEPGEMM_CAPABILITY = 90
-"""The compute capability whose kernels in DeepGEMM take scales in float32."""
+_DEEPGEMM_ARCHITECTURE = "sm_90"
+"""The architecture whose kernels in DeepGEMM take scales in float32."""
 _BYTES_APART = 16
 """What the distance between rows in bytes must be a multiple of, for the tensor memory accelerator;
 and the distance between the scales of a step along K and those of the next."""
@@ -124,18 +124,22 @@ _COLUMNS_STORED = 8
 """What DeepGEMM needs N to be a multiple of."""
 
 
-def deepgemm_call(gemm: Gemm, card: CardResources) -> LibraryCall:
+def deepgemm_call(gemm: Gemm, architecture: str) -> LibraryCall:
     """Return the call of DeepGEMM for a product, for which it chooses one kernel itself.
+
+    Args:
+        gemm: the product.
+        architecture: that of the GPU, such as ``sm_90``.
 
     Raises:
         UnavailableError: DeepGEMM does not compute such a product, or not on this card.
     """
     if why := next(_reasons_against_deepgemm(gemm), None):
         raise UnavailableError(f"DeepGEMM does not compute {gemm.name}, since {why}.")
-    if card.capability != _DEEPGEMM_CAPABILITY:
+    if architecture != _DEEPGEMM_ARCHITECTURE:
         raise UnavailableError(
-            f"DeepGEMM takes a GPU of sm_{_DEEPGEMM_CAPABILITY} for products with scales in "
-            f"float32, and this one is of sm_{card.capability}."
+            f"DeepGEMM takes a GPU of {_DEEPGEMM_ARCHITECTURE} for products with scales in "
+            f"float32, and this one is of {architecture}."
         )
     (along_k, rows), (along_n, stored_along_k) = gemm.shapes_of_scales
     scales_apart = _BYTES_APART // stored_as("float32").itemsize
