@@ -364,9 +364,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         tuners.KernelStore() as store,
     ):  # its own item reports it
         # Templates do not need the store.
-        kernels.begin(
-            *first, tuners.ContenderSetup(run.session.card.device, records_folder(config), store)
-        )
+        setup = tuners.ContenderSetup(run.session.card.device, records_folder(config), store)
+        run.session.heats_at_once = kernels.begin(*first, setup) is not None
 
 
 @pytest.hookimpl(trylast=True)
