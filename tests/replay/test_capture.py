@@ -356,6 +356,26 @@ def test_a_copy_has_the_same_elements_strides_and_alignment(sizes, data):
     assert copied.untyped_storage().data_ptr() != room.untyped_storage().data_ptr()
 
 
+def test_a_copied_weight_leads_a_product_the_same_way():
+    from pytest_gpuenergy.replay import CallRecorder, Reuse, call_turns
+
+    layer, value = torch.nn.Linear(4, 4), torch.randn(2, 4, 3).transpose(1, 2)
+
+    def calls_of(function: Any) -> list[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            function()
+        return [event.name for event in found.events()]
+
+    recorder = CallRecorder({"": layer}, [0])
+    with torch.inference_mode():
+        with recorder:
+            layer(value)
+        reuse = [Reuse(64, 10**6)] * 4
+        turns = call_turns([recorder.kept[0]], reuse, "cold", 10**3).calls
+        assert turns[0].tensors[1] is not turns[1].tensors[1]
+        assert calls_of(turns[0]) == calls_of(turns[1])
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [
