@@ -201,6 +201,7 @@ class TestAllCalls:
         assert max(map(abs, errors)) < 0.035
         (waiting_w,) = {one["idle_w"] for one in of_all.report["accounts"]}
         assert waiting_w == pytest.approx(125.9, rel=0.03)  # as the card had it
+        assert all(one["gaps_mj_half_width"] > 0 for one in of_all.report["accounts"])
 
     def test_a_call_at_the_limit_has_the_clock_of_the_card(self, of_all):
         lines = of_all.recording.decode().splitlines()
@@ -252,7 +253,7 @@ class TestRecordedFigures:
     def test_large_numbers_are_written_out(self, recorded, capsys):
         emulated(recorded)
         figures = capsys.readouterr()
-        assert re.search(r"gaps \+2[0-9]{3} in", figures.out)
+        assert re.search(r"gaps \+2[0-9]{3} ±[0-9.]+ in", figures.out)
         assert not re.search(r"[0-9]e\+", figures.out + figures.err)
 
     @pytest.mark.slow
