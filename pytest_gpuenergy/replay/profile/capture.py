@@ -399,16 +399,16 @@ def copied_tensor(tensor: Any) -> Any:
     It requires a gradient, and is known to autograd, if the tensor does and is: `aten.matmul` takes
     another way with such weights.
     """
+    if tensor.requires_grad:
+        with torch.inference_mode(tensor.is_inference()):
+            return copied_tensor(tensor.detach()).detach().requires_grad_()
     if tensor.numel() == 0:
         return tensor.clone()
     span = span_of(tensor)
     lead = tensor.storage_offset() % LARGEST_ALIGNMENT
-    with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-        room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
-        room[lead:].copy_(tensor.as_strided((span,), (1,)))
-        copied = torch.empty(0, dtype=tensor.dtype, device=tensor.device)  # a view is no weight
-        copied.set_(room.untyped_storage(), lead, tensor.shape, tensor.stride())
-        return copied.requires_grad_(tensor.requires_grad)
+    room = torch.empty(lead + span, dtype=tensor.dtype, device=tensor.device)
+    room[lead:].copy_(tensor.as_strided((span,), (1,)))
+    return room.as_strided(tensor.shape, tensor.stride(), lead)
 
 
 def bytes_of(tensor: Any) -> Any:
