@@ -93,8 +93,9 @@ MODELS = {
 """What --models names: the layers, and the numbers of tokens."""
 KIND_TRAITS = ("turned", "copying", "split", "in_turn", "slices", "swapped", "together")
 """The parameters that make a kernel another kind."""
-SAMPLED_RANKS = 200
-"""The best of each template of which --sample draws some."""
+SAMPLED_RANKS, SAMPLED_SHARE = 200, 1.6
+"""The best of each template of which --sample draws some, and the most time that may be expected of
+them, relative to the first choice."""
 MMA_RANKS = 40
 """The ranks within which kinds of the template `mma` are timed where others are chosen."""
 _ALIGNED = 16
@@ -152,10 +153,12 @@ def chosen(
     """Return the first choice and others: the best of other templates, then of other tiles.
 
     The first choice of an estimate to compare `against` comes before the others. Last come `sample`
-    kernels that are drawn from the `SAMPLED_RANKS` best of each template. Each has its rank, the
+    kernels that are drawn from the `SAMPLED_RANKS` best of each template, as far as they are
+    expected to take no more than `SAMPLED_SHARE` of the first choice's time. Each has its rank, the
     cycles that are expected of it, its recipe, and the kernel.
     """
     ranked = rank_kernels(gemm, HOPPER)
+    expected = estimated_cycles(gemm, HOPPER, ranked, fitted()) if sample else [0.0]
     before = 0 if against is None else ranked.index(rank_kernels(gemm, HOPPER, against)[0])
     kinds: dict[tuple[object, ...], int] = {}
     tiles: dict[tuple[object, ...], int] = {}
@@ -167,14 +170,17 @@ def chosen(
     likely = [rank for kind, rank in kinds.items() if kind[0] != "mma" or rank < MMA_RANKS]
     picks = list(dict.fromkeys([0, before, *likely, *tiles.values()]))[: 1 + others]
     best: dict[str, list[int]] = {}
-    for rank, one in enumerate(ranked):
-        best.setdefault(one.template, []).append(rank)
+    for rank, (one, cycles) in enumerate(zip(ranked, expected, strict=False)):
+        if cycles <= SAMPLED_SHARE * expected[0]:
+            best.setdefault(one.template, []).append(rank)
     rest = [rank for ranks in best.values() for rank in ranks[:SAMPLED_RANKS] if rank not in picks]
     picks += random.Random(gemm.signature).sample(rest, min(sample, len(rest)))
-    cycles = estimated_cycles(gemm, HOPPER, [ranked[rank] for rank in picks], fitted())
+    picked = [ranked[rank] for rank in picks]
     return [
-        (rank, round(expected), TEMPLATE_FORM.recipe(ranked[rank]), ranked[rank].kernel(gemm))
-        for rank, expected in zip(picks, cycles, strict=True)
+        (rank, round(cycles), TEMPLATE_FORM.recipe(one), one.kernel(gemm))
+        for rank, one, cycles in zip(
+            picks, picked, estimated_cycles(gemm, HOPPER, picked, fitted()), strict=True
+        )
     ]
 
 
