@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from pytest_gpuenergy.tuners.gemm.costs import Costs, FittedCosts
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling
+from pytest_gpuenergy.tuners.gemm.tiling import FEW_ROWS, Tiling
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
@@ -22,8 +22,6 @@ SCHEDULERS = 4
 _SHARPNESS = 8
 """The sharpness of the corner where one bound of a time becomes larger than another, such as where
 the power limit begins to hold a product back."""
-FEW_ROWS = 64
-"""The most rows of a product that takes as long as B takes to come from memory."""
 _FEW_ROWS_SHARE = 1.1
 """What templates for many rows take in 16 bits for products with few, relative to the estimate.
 Ten products whose B came from memory took 1.4 to 1.9 times as long on an H200; where it was in the

@@ -19,7 +19,13 @@ from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
 from pytest_gpuenergy.tuners.gemm.estimate import BlockStep, copying_cycles, product_cycles
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    FEW_ROWS,
+    MAX_BLOCKS_OF_CLUSTER,
+    MULTIPROCESSORS,
+    Tiling,
+    tiled_kernel,
+)
 from pytest_gpuenergy.tuning import CardResources, Constant
 from pytest_gpuenergy.workloads import Gemm, Mode, stored_as
 
@@ -433,6 +439,11 @@ class HopperTiling(Tiling):
         """Return the number of blocks; each has at least one step, or one whole tile."""
         blocks = super().block_count(gemm)
         return min(blocks, self.tiles(gemm)) if self.whole_tiles else blocks
+
+    def begins_early(self, gemm: Gemm) -> bool:
+        blocks = self.block_count(gemm) * self.cluster_blocks
+        few = gemm.most_rows <= FEW_ROWS and blocks <= MULTIPROCESSORS
+        return few and not self.shares_tiles(gemm)
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
-from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS, soft_maximum
+from pytest_gpuenergy.tuners.gemm.estimate import soft_maximum
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     DEPTH_BYTES,
@@ -23,7 +23,13 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
     sums_constants,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    FEW_ROWS,
+    MAX_BLOCKS_OF_CLUSTER,
+    MULTIPROCESSORS,
+    Tiling,
+    tiled_kernel,
+)
 from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -175,6 +181,9 @@ class SkinnyParameters(Tiling):
     def threads(self) -> int:
         return WARPGROUP * self.consumers + WARP_LANES * self.copying_warps
 
+    def begins_early(self, gemm: Gemm) -> bool:
+        return self.tiles(gemm) * self.split <= MULTIPROCESSORS
+
     def registers(self, gemm: Gemm) -> int:
         consumer = self.tile_m // 2 + _CONSUMER_REGISTERS
         return consumer if _mapped(gemm) else max(consumer, _COPIER_REGISTERS)
@@ -276,6 +285,7 @@ class SkinnyParameters(Tiling):
             "LDB": gemm.ldb,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
+            "FETCHED": self.stages,
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
             "A_MAPPED": _a_mapped(gemm),
             "B_MAPPED": _b_mapped(gemm),

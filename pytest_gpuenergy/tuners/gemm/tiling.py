@@ -43,6 +43,10 @@ TENSOR_TRAITS = (
     *("a_transposed", "b_transposed", "a_unaligned", "b_unaligned", "cycles", "swapped"),
 )
 """The names of `Tiling.traits` of kernels on tensor cores, in this order."""
+FEW_ROWS = 64
+"""The most rows of a product that takes as long as B takes to come from memory."""
+MULTIPROCESSORS = 132
+"""The multiprocessors of an H100 SXM and an H200."""
 MAX_BLOCKS_OF_CLUSTER = 8
 """The largest cluster on all cards that have clusters (CUDA C++ Programming Guide, "Thread Block
 Clusters")."""
@@ -275,7 +279,18 @@ class Tiling(TemplateParameters[Gemm]):
             "WITH_RESIDUAL": gemm.residual,
             "ACTIVATION": f"{ACTIVATIONS.index(gemm.activation)}",
             "SCALES": f"{_SCALES[gemm.scaling] if gemm.is_float8 else 0}",
+            "EARLY": self.begins_early(gemm),
+            "ROTATED": gemm.most_rows <= FEW_ROWS,
         }
+
+    def begins_early(self, gemm: Gemm) -> bool:
+        """Return whether blocks begin while the launch before them ends, and wait for its end.
+
+        With few rows, a launch is short. Its blocks are as many as the multiprocessors at most:
+        among more, those of the next launch would take the room of some.
+        """
+        del gemm
+        return False
 
 
 _SCALES: Mapping[Scaling, int] = {"tensor": 1, "row": 2, "block": 3}
@@ -353,7 +368,8 @@ def tiled_kernel(
     names = (*(maps.get(name, name) for name in operands), *ends, *results, *["parts"] * shares)
     block = (parameters.threads, 1, 1)
     grid = (blocks * parameters.cluster_blocks, 1, 1)
-    launches = [Launch("gemm", grid, block, names, shared_bytes)]
+    early = parameters.begins_early(gemm)
+    launches = [Launch("gemm", grid, block, names, shared_bytes, early)]
     workspaces = []
     if shares:
         size = parameters.tile_m * parameters.tile_n
