@@ -284,9 +284,21 @@ CONFIGS: dict[str, dict[str, object]] = {
     "nemotron-h": {"model_type": "nemotron_h", "architectures": ["NemotronHForCausalLM"]},
     "big-bird": {"model_type": "big_bird", "architectures": ["BigBirdForCausalLM"]},
     "diffllama": {"model_type": "diffllama", "architectures": ["DiffLlamaForCausalLM"]},
+    "gpt-neo": {"model_type": "gpt_neo", "architectures": ["GPTNeoForCausalLM"]},
+    "gpt-neox-japanese": {
+        "model_type": "gpt_neox_japanese",
+        "architectures": ["GPTNeoXJapaneseForCausalLM"],
+    },
+    "recurrent-gemma": {
+        "model_type": "recurrent_gemma",
+        "architectures": ["RecurrentGemmaForCausalLM"],
+    },
+    "lfm2": {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"]},
+    "biogpt": {"model_type": "biogpt", "architectures": ["BioGptForCausalLM"]},
+    "mpt": {"model_type": "mpt", "architectures": ["MptForCausalLM"]},
 }
 """The published configuration of each model, as its ``config.json`` on the hub has it. The last
-thirteen were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
+nineteen were drawn by `draw_models`, and have the sizes that transformers gives them by default."""
 DIFFERENT = {
     "granite-moe-1b": ("--dtype", "bfloat16"),
     "xlnet-large": ("--dtype", "float32"),

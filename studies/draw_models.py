@@ -24,7 +24,7 @@ _NO_LANGUAGE_MODEL_ALONE += ("trocr", "speech", "camembert", "ernie", "rembert",
 """Parts of the names of encoders, and of decoders that need the output of an encoder."""
 _KNOWN = ("bloom", "vicuna", "llama", "qwen2", "opt", "gpt_neox", "gemma", "granitemoe", "mamba")
 _KNOWN += ("gemma3_text", "gpt2", "gpt-sw3", "stablelm", "nanochat", "hrm_text", "zamba2", "xlnet")
-_KNOWN += ("gemma2", "got_ocr2", "granite_swa")
+_KNOWN += ("gemma2", "got_ocr2", "granite_swa", "big_bird", "diffllama")
 """The names of the models whose accounts had been looked at, or were being developed with."""
 
 

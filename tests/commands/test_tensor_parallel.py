@@ -231,6 +231,10 @@ with joined(2, "cpu") as ranks:
                 f"step{step}-{level}-links" for step in (0, 1) for level in ("graph", "eager")
             ]
             assert all(one["exchange"] in keys and one["gaps"] >= 1 for one in links)
+            alone = [key for key in keys if key.startswith("c")]  # exchanges come first
+            exchanges = {one["exchange"] for one in links}
+            others = [number for number, key in enumerate(alone) if key not in exchanges]
+            assert keys.index(links[-1]["replays"]) < keys.index(alone[others[-1]])
 
     def test_what_was_measured_before_a_rank_was_killed_is_kept(self, profile, tmp_path):
         run = copied_tensor(profile, tmp_path)

@@ -287,15 +287,17 @@ class RankReplay:
                     measure = partial(self._measure_all, harness, settings, setpoint, enforced)
                     # Steps come first, because calls alone cannot be accounted for, and calls after
                     # the windows that have them. Which ones are spaced depends on all of these.
+                    # Links take more than calls outside of windows, so exchanges come first.
                     measure(item for item in plan.steps if item.key not in left_out)
                     idle_w[setpoint.label] = self._idle_w(plan)
                     measure(plan.gapped_steps)
                     measure(host_gaps(plan, calls, steps, group))
                     measure(plan.windows)
+                    measure(item for item in plan.calls if item.together)
+                    measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
                     measure(spaced_windows(plan, calls, steps, group))
                     measure(plan.calls)
                     measure(spaced_calls(plan, calls, steps, group))
-                    measure(spaced_exchanges(plan, calls, steps, group, self.ranks))
                     planned = []
                     if self.options.changes and plan.changes is not None:
                         for found in plan.changes(group):

@@ -165,7 +165,7 @@ class Cutlass3:
         cluster: blocks of a cluster along both.
         schedule: the way in which warps share the work.
         stream_k: whether blocks share the work of all tiles evenly.
-        stores_by_tma: whether results go through shared memory.
+        stores_by_tma: whether results go through shared memory, unless operands are exchanged.
         could_add: whether its epilogue is made to add C, which it is not asked to do.
     """
 
@@ -181,20 +181,22 @@ class Cutlass3:
         short = SHORT_TYPES[gemm.dtype]
         added = short if self.could_add else "void"
         tile, cluster = ("x".join(map(str, sizes)) for sizes in (self.tile, (*self.cluster, 1)))
+        epilogue = "" if _exchanged(gemm) else "_epi_tma" if self.stores_by_tma else "_epi_nosmem"
         return (
             f"cutlass3x_sm90_tensorop_gemm_{short}_{short}_f32_{added}_{short}_{tile}_{cluster}_0_"
             f"{gemm.layout}n_align{_VECTOR_BYTES // gemm.element_bytes}"
-            f"{'_stream_k' if self.stream_k else ''}_warpspecialized{self.schedule}"
-            f"_epi_{'tma' if self.stores_by_tma else 'nosmem'}"
+            f"{'_stream_k' if self.stream_k else ''}_warpspecialized{self.schedule}{epilogue}"
         )
 
     def source(self, gemm: Gemm, capability: int) -> str:  # noqa: ARG002 -- there is one
         """Return the text of its program for the product's types and layout."""
         word = self.schedule.removeprefix("_").capitalize()
-        epilogue = "NoSmemWarpSpecialized"
-        if self.stores_by_tma:
+        epilogue = "epilogue::NoSmemWarpSpecialized"
+        if _exchanged(gemm):
+            epilogue = "gemm::EpilogueTransposed"
+        elif self.stores_by_tma:
             shared = "Cooperative" if self.schedule == "_cooperative" else ""
-            epilogue = f"TmaWarpSpecialized{shared}"
+            epilogue = f"epilogue::TmaWarpSpecialized{shared}"
         types = {
             "Element": _TYPES[gemm.dtype],
             # The layouts of B' and A', the transposes of B and A.
@@ -202,7 +204,7 @@ class Cutlass3:
             "LayoutB": _BY_ROWS if gemm.a_transposed else _BY_COLUMNS,
             "Schedule": f"cutlass::gemm::KernelTmaWarpSpecialized{word}",
             "ElementC": _TYPES[gemm.dtype] if self.could_add else "void",
-            "EpilogueSchedule": f"cutlass::epilogue::{epilogue}",
+            "EpilogueSchedule": f"cutlass::{epilogue}",
             "Scheduler": f"cutlass::gemm::{'StreamK' if self.stream_k else 'Persistent'}Scheduler",
         }
         m, n, k = self.tile
@@ -225,6 +227,16 @@ class Cutlass3:
 
 
 Configuration = Cutlass2 | Cutlass3
+
+
+def _exchanged(gemm: Gemm) -> bool:
+    """Return whether kernels of CUTLASS 3.x multiply its operands in exchanged order.
+
+    Tensor cores take operands of 32 bits along K only, unless the first comes from registers. So
+    CUTLASS exchanges the operands if only the second, here A', does not lie along K, and the
+    epilogue must store the transpose (``requires_transposed_epilogue`` in its sm90_utils.py).
+    """
+    return gemm.mode == "tf32" and gemm.a_transposed and gemm.b_transposed
 
 
 def _alignment_sizes(alignment: Alignments) -> dict[str, int]:
@@ -259,7 +271,7 @@ _MODERN = re.compile(
     r"_(?P<a>[a-z]*\d+)_(?P<b>[a-z]*\d+)_f32_(?P<c>void|[a-z]*\d+)_(?P<d>[a-z]*\d+)"
     r"_(?P<m>\d+)x(?P<n>\d+)x(?P<k>\d+)_(?P<cluster_m>\d+)x(?P<cluster_n>\d+)x1_0"
     r"_(?P<layout>[nt]{2})n_align(?P<alignment>\d+)(?P<stream_k>_stream_k)?"
-    r"_warpspecialized(?P<schedule>_pingpong|_cooperative)?_epi_(?P<epilogue>tma|nosmem)"
+    r"_warpspecialized(?P<schedule>_pingpong|_cooperative)?(?:_epi_(?P<epilogue>tma|nosmem))?"
 )
 
 
@@ -308,6 +320,7 @@ def _modern(name: str, gemm: Gemm) -> Cutlass3 | None:
         or match["d"] != short
         or (added and match["c"] != short)
         or min(alignment.a, alignment.b, alignment.c) != int(match["alignment"])
+        or _exchanged(gemm) != (match["epilogue"] is None)
     ):
         return None
     schedule = cast("Any", match["schedule"] or "")  # the pattern allows no other
@@ -316,6 +329,6 @@ def _modern(name: str, gemm: Gemm) -> Cutlass3 | None:
         (int(match["cluster_m"]), int(match["cluster_n"])),
         schedule,
         match["stream_k"] is not None,
-        match["epilogue"] == "tma",
+        match["epilogue"] != "nosmem",
         added,
     )

@@ -92,6 +92,12 @@ def test_names_stand_for_their_configurations(complete, mode, layout):
             "float16",
             "tt",
         ),
+        (
+            "cutlass3x_sm90_tensorop_gemm_f32_f32_f32_void_f32_128x256x32_2x1x1_0_ttn_align4"
+            "_warpspecialized_cooperative",
+            "tf32",
+            "tt",
+        ),
     ],
 )
 def test_a_name_of_the_library_can_be_built(complete, name, mode, layout):
@@ -103,6 +109,16 @@ def test_a_name_of_the_library_can_be_built(complete, name, mode, layout):
         if other != (mode, layout):
             with pytest.raises(UnavailableError, match="cannot be built here for g: it is not"):
                 configuration_named(name, Gemm("g", 512, 256, 640, other[1], other[0]))
+
+
+def test_a_transpose_is_stored_where_operands_are_exchanged(complete):
+    found = {
+        (mode, layout)
+        for mode, layout in GRID
+        for one in cutlass_candidates(Gemm("g", 512, 256, 640, layout, mode), HOPPER, complete)
+        if "EpilogueTransposed" in one.source
+    }
+    assert found == {("tf32", "tt")}
 
 
 @given(
