@@ -19,7 +19,7 @@
 //   ALONG              its last operands: ", 1, 0" if columns of C are along lines of B, and its rows not along
 //                      lines of A; "" for elements of 8 bits, for which neither can be
 //   PROMOTED, B_SCALE_ROW   as in wgmma.cu
-//   FETCHED            steps that the L2 fetches while the launch before this one ends
+//   ROTATED            whether tiles begin at different steps
 
 #include <cuda.h>
 
@@ -86,24 +86,9 @@ __device__ __forceinline__ void copy_box(Element* to, const CUtensorMap& map, in
 #endif
 }
 
-// Let the L2 fetch the same box.
-__device__ __forceinline__ void fetch_box(const CUtensorMap& map, int x, int y, int z, unsigned long long policy) {
-#if PRODUCTS > 1
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3}], %4;"
-               :: "l"(&map), "r"(x), "r"(y), "r"(z), "l"(policy) : "memory");
-#else
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile.L2::cache_hint [%0, {%1, %2}], %3;"
-               :: "l"(&map), "r"(x), "r"(y), "l"(policy) : "memory");
-#endif
-}
-
 // ---- Copies by threads
 
-// Pieces of each line that are copied. Of A by columns, the instruction reads no others.
-constexpr int __host__ __device__ pieces_for(int elements) {
-  return elements <= PIECE_ELEMENTS ? 1 : elements >= LINE ? LINE / PIECE_ELEMENTS : 2 * pieces_for((elements + 1) / 2);
-}
-[[maybe_unused]] constexpr int A_PIECES = pieces_for(A_TRANSPOSED ? TILE_M : LINE), B_PIECES = pieces_for(LINE);
+[[maybe_unused]] constexpr int PIECES_OF_LINE = LINE / PIECE_ELEMENTS;
 // Loads of a thread before it waits for them: more take too many registers.
 [[maybe_unused]] constexpr int MOST_LOADS = 6;
 
@@ -116,18 +101,18 @@ constexpr int A_COPIERS = 32 * (B_MAPPED ? 1 : WARPS_OF_A);
 
 // Copy the same BOXES as copy_box would, of MATRICES that follow one another, each of HEIGHT rows of LENGTH
 // elements that are DISTANCE apart. A box has LINES lines, and the next one begins a line further in its rows.
-// Of each line, so many PIECES are copied. What lies outside of matrix z becomes 0. `thread` is one of THREADS_COPYING.
-template <int MATRICES, int LENGTH, int HEIGHT, int DISTANCE, int LINES, int BOXES, int PIECES, int THREADS_COPYING>
+// What lies outside of matrix z becomes 0. `thread` is one of THREADS_COPYING.
+template <int MATRICES, int LENGTH, int HEIGHT, int DISTANCE, int LINES, int BOXES, int THREADS_COPYING>
 __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int x, int y, int z,
                                            int thread) {
   constexpr int ELEMENTS = MATRICES * HEIGHT * DISTANCE, ALL_LINES = BOXES * LINES;
   // A group may begin in any column of a transposed A.
   constexpr int UNIT = (DISTANCE % 2 == 0 && !GROUPED ? 2 : 1) * sizeof(Element);
-  constexpr int AT_ONCE = THREADS_COPYING / PIECES, EACH = (ALL_LINES + AT_ONCE - 1) / AT_ONCE;
+  constexpr int AT_ONCE = THREADS_COPYING / PIECES_OF_LINE, EACH = (ALL_LINES + AT_ONCE - 1) / AT_ONCE;
   constexpr int LOADS = EACH < MOST_LOADS ? EACH : MOST_LOADS;
-  int piece = thread % PIECES;
+  int piece = thread % PIECES_OF_LINE;
 #pragma unroll 1
-  for (int first = thread / PIECES; first < ALL_LINES; first += AT_ONCE * LOADS) {
+  for (int first = thread / PIECES_OF_LINE; first < ALL_LINES; first += AT_ONCE * LOADS) {
     uint4 low[LOADS] = {}, high[LOADS] = {};
     int shift[LOADS], left[LOADS];
 #pragma unroll
@@ -157,6 +142,13 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 
 // ---- The steps of a block
 
+// What comes at a step of those from `begin` to `end`. Of a transposed A with few rows, a step lies in few lines of the
+// L2, which all blocks would ask for at once: tiles begin at different steps.
+__device__ __forceinline__ int rotated(int step, int begin, int end, const Place& place) {
+  if (ROTATED) step += static_cast<int>(1LL * (end - begin) * (place.column / TILE_N) / COLUMNS);
+  return step < end ? step : step - (end - begin);
+}
+
 // The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
 __device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
 __device__ __forceinline__ int y_of_a(Place place, int k) { return A_TRANSPOSED ? k : place.row; }
@@ -185,17 +177,6 @@ __device__ __forceinline__ void copy_mapped(Element* a_stage, Element* b_stage, 
 #endif
 }
 
-// Let the L2 fetch the B of a step.
-template <class MatrixB>
-__device__ __forceinline__ void fetch_mapped(const MatrixB& B, Place place, int k, unsigned long long of_b) {
-#if B_MAPPED
-#pragma unroll
-  for (int i = 0; i < B_BOXES; ++i) {
-    fetch_box(B, x_of_b(place, k) + i * LINE, y_of_b(place, k), place.product, of_b);
-  }
-#endif
-}
-
 // Copy what no map describes. Where that is only A, each warp copies the A of another step, so that several
 // are under way; otherwise all warps copy parts of a step.
 template <class MatrixA, class MatrixB>
@@ -204,14 +185,14 @@ __device__ __forceinline__ void copy_others(Element* a_stage, Element* b_stage, 
   [[maybe_unused]] int thread = threadIdx.x - 128 * CONSUMERS;
 #if !B_MAPPED
   if (thread < B_COPIERS) {
-    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_PIECES, B_COPIERS>(
+    copy_lines<PRODUCTS, B_TRANSPOSED ? K : N, B_TRANSPOSED ? N : K, LDB, B_LINES, B_BOXES, B_COPIERS>(
         b_stage, B, x_of_b(place, k), y_of_b(place, k), place.product, thread);
   }
 #endif
 #if !A_MAPPED
   if (B_MAPPED || COPIERS - thread <= A_COPIERS) {
     copy_lines<GROUPED ? 1 : PRODUCTS, A_TRANSPOSED ? M : K, A_TRANSPOSED ? K : M, LDA, A_LINES, A_BOXES,
-               A_PIECES, A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
+               A_COPIERS>(a_stage, A, x_of_a(place, k), y_of_a(place, k), matrix_of(place),
                           (COPIERS - 1 - thread) % A_COPIERS);
   }
 #endif
@@ -371,12 +352,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Ring ring;
   auto k_of = [&](int at) { return rotated(at, begin, end, place) * TILE_K; };
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
-#if EARLY
-  // The L2 fetches what is copied first, which the launch before this one may still write: copies follow later.
-  if (B_MAPPED && leader) {
-    for (int i = begin; i < min(end, begin + FETCHED); ++i) fetch_mapped(B, place, k_of(i), of_b);
-  }
-#endif
   follow();
   // The thread that has initialized the barriers need not wait for others to fill all stages.
   auto copy_next = [&] {
@@ -419,10 +394,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int before = 0;  // the stage of the step before
 #if PROMOTED
     float part[TILE_M / 2];
-    auto factors_at = [&](int at) {
-      return factors_of(A_SCALE, B_SCALE, place, column, rotated(at, begin, end, place));
-    };
-    Factors factors = factors_at(begin);
+    Factors factors = factors_of(A_SCALE, B_SCALE, place, column, begin);
 #else
     float (&part)[TILE_M / 2] = sums;
 #endif
@@ -438,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #if PROMOTED
       // What the next step needs is on its way meanwhile.
-      Factors next = factors_at(min(step + 1, end - 1));
+      Factors next = factors_of(A_SCALE, B_SCALE, place, column, min(step + 1, STEPS - 1));
       finish<0>(part);
       promote(sums, part, factors);
       factors = next;

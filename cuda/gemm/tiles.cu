@@ -30,13 +30,12 @@
 //   SHARED_TILES       whether some tiles are shared by several blocks
 //   THREADS            of a block
 //   EARLY              whether blocks may begin while the launch before them ends
-//   ROTATED            whether tiles begin at different steps
 //
 // With as many blocks as tiles, each block computes a tile. With any other number, a tile can be
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
 
-// Wait for the launch before this one, of which nothing may be read or overwritten before.
+// Wait for the end of the launch before this one: nothing is read or written in memory before that.
 __device__ __forceinline__ void follow() {
 #if EARLY
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -98,19 +97,6 @@ __device__ Place place_of(int tile, int rank = 0) {
   int rows = min(GROUP, all_rows - group * GROUP);
   return {first + (group * GROUP + within % rows) * ALL_TILE_M + rank % CLUSTER_M * TILE_M,
           within / rows * ALL_TILE_N + rank / CLUSTER_M * TILE_N, product, end};
-}
-
-// What comes at a step of those from `begin` to `end`. Where all tiles read the same few rows at the same time, the
-// lines of the L2 in which these are would be asked for by all blocks at once: tiles begin at different steps instead.
-__device__ __forceinline__ int rotated(int step, int begin, int end, const Place& place) {
-#if ROTATED
-  int tile = SWAPPED ? place.row / ALL_TILE_M : place.column / ALL_TILE_N;
-  constexpr int TILES = SWAPPED ? (M + ALL_TILE_M - 1) / ALL_TILE_M : COLUMNS;
-  step += static_cast<int>(1LL * (end - begin) * tile / TILES);
-  return step < end ? step : step - (end - begin);
-#else
-  return step;
-#endif
 }
 
 // The number of the product's A and C.

@@ -520,7 +520,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int step = work.begin; step < work.end; ++step) {
           wait(empty[ring.stage], ring.parity ^ 1);
           copy_step(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, a_map, b_map,
-                    place, rotated(step, work.begin, work.end, place) * TILE_K, rank, full[ring.stage]);
+                    place, step * TILE_K, rank, full[ring.stage]);
           ring.advance();
         }
       }
@@ -548,7 +548,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     auto begin = [&](Part& part, int step) {
       wait(full[ring.stage], ring.parity);
       multiply(part.sums, a + ring.stage * further(A_STAGE), b + ring.stage * further(B_STAGE), true);
-      part.factors = factors_of(A_SCALE, B_SCALE, scaled, m, rotated(step, work.begin, work.end, scaled));
+      part.factors = factors_of(A_SCALE, B_SCALE, scaled, m, step);
       ring.advance();
     };
     auto end = [&](Part& part, bool last) {

@@ -591,6 +591,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER)
       }
     }
 #endif
+    let_next_begin();
     return;
   }
 
