@@ -130,7 +130,7 @@ def table(steps: Sequence[Step]) -> str:
             one.accounts[0].level,
             _with_interval(one, "energy_mj"),
             _with_interval(one, "kernels_mj"),
-            *(_change(one.sum_of(name)) for name in _TERMS),
+            *(_term(one, name) for name in _TERMS),
             _change(one.sum_of("residual_mj")),
             f"{one.energy_error:+.1%}",
             "" if one.gpu_time_error is None else f"{one.gpu_time_error:+.1%}",
@@ -188,6 +188,12 @@ def residuals(steps: Sequence[Step]) -> str:
 def _with_interval(one: Step, name: str) -> str:
     half_width = one.sum_of(f"{name}_half_width")
     return f"{one.sum_of(name):.{_digits(half_width)}f} ±{half_width:.{_digits(half_width)}f}"
+
+
+def _term(one: Step, name: str) -> str:
+    half_width = one.sum_of(f"{name}_half_width")
+    spread = f" ±{half_width:.{_digits(half_width)}f}" if half_width else ""
+    return _change(one.sum_of(name)) + spread
 
 
 def _change(value: float) -> str:

@@ -127,10 +127,10 @@ class VirtualRepeater:
 
     def launch(self, count: int) -> Launches:
         """Launch one by one; the rate of the host limits how busy short kernels keep the card."""
-        demand, idle_w = self._demand, self._state.profile.idle_w
+        demand, waiting_w = self._demand, self._state.profile.waiting_w
         if demand.time_s < _HOST_LAUNCH_S:
             busy = demand.time_s / _HOST_LAUNCH_S
-            power_w = idle_w + busy * (demand.power_w - idle_w)
+            power_w = waiting_w + busy * (demand.power_w - waiting_w)
             demand = replace(demand, time_s=_HOST_LAUNCH_S, power_w=power_w)
         _strike(self._state)
         with self._state.change() as card:

@@ -54,6 +54,7 @@ from .steadiness import (
     power_slope as power_slope,
 )
 from .thermal import (
+    PER_K_ERROR as PER_K_ERROR,
     Leakage as Leakage,
     Settling as Settling,
     ThermalModel as ThermalModel,

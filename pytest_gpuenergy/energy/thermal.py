@@ -339,7 +339,7 @@ class _Study:
 
 _PER_K, _PER_K_SPREAD = 0.0042, 0.0012
 """The relative change of power per kelvin that is assumed at first, and its standard deviation."""
-_PER_K_ERROR = 0.15
+PER_K_ERROR = 0.15
 """The relative standard error that remains after any number of runs, because kernels differ."""
 _WINDOW = 3
 """The number of samples over which power and temperature are averaged."""
@@ -397,7 +397,7 @@ class Leakage:
     @property
     def error(self) -> float:
         """The standard error of `per_k`."""
-        return math.hypot(1 / math.sqrt(self.squares), _PER_K_ERROR * self.per_k)
+        return math.hypot(1 / math.sqrt(self.squares), PER_K_ERROR * self.per_k)
 
     def plus(self, powers_w: _Floats, temperatures_c: _Floats) -> Leakage:
         """Return the fit that includes a run, given by its successive samples after the onset."""

@@ -123,7 +123,7 @@ from .play.step_capture import (
     capture_step as capture_step,
     with_empty_kernels as with_empty_kernels,
 )
-from .play.turns import changed_before_read as changed_before_read
+from .play.turns import call_turns as call_turns, changed_before_read as changed_before_read
 from .power import (
     CLOCK as CLOCK,
     Bracket as Bracket,

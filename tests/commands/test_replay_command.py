@@ -126,8 +126,7 @@ def test_a_brief_replay_closes_its_accounts_without_those_of_small_modules(tmp_p
     levels = ("graph", "eager", "layers", "module.lm_head")
     assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
     assert all(abs(one["time_error"]) < 0.02 for one in found.values())
-    errors = [abs(one["energy_error"]) for (_, level), one in found.items() if level != "eager"]
-    assert max(errors) < 0.03
+    assert max(abs(one["energy_error"]) for one in found.values()) < 0.03
 
 
 def test_a_recorded_window_that_the_limit_holds_back_is_replayed_with_its_gaps(tmp_path):
@@ -179,7 +178,7 @@ class TestAllCalls:
         for one in of_all.report["measurements"]:
             found = figures[replayed(one)]
             assert one["time_ms"] == pytest.approx(found["time_ms"], rel=0.01)
-            assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.05)
+            assert one["energy_mj"] == pytest.approx(found["energy_mj"], rel=0.02)
 
     def test_the_recording_stays_as_it_is(self, of_all):
         assert (of_all.run / "results/measurements.jsonl").read_bytes() == of_all.recording
@@ -194,7 +193,24 @@ class TestAllCalls:
         assert found.keys() == {(step, level) for step in (0, 1) for level in levels}
         assert all(one["coverage"] == 1.0 for one in found.values())
         assert found[0, "graph"]["tokens"] == 1024
-        assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.558, rel=0.05)
+        assert found[1, "graph"]["joules_per_token"] == pytest.approx(0.558, rel=0.02)
+
+    def test_the_accounts_close_as_those_of_the_card_did(self, of_all):
+        """Within 3.5 %: the card's within 2, without the term of neighbours."""
+        errors = [one["energy_error"] for one in of_all.report["accounts"]]
+        assert max(map(abs, errors)) < 0.035
+        (waiting_w,) = {one["idle_w"] for one in of_all.report["accounts"]}
+        assert waiting_w == pytest.approx(125.9, rel=0.03)  # as the card had it
+        assert all(one["gaps_mj_half_width"] > 0 for one in of_all.report["accounts"])
+
+    def test_a_call_at_the_limit_has_the_clock_of_the_card(self, of_all):
+        lines = of_all.recording.decode().splitlines()
+        clocks = {replayed(one): one["effective_sm_clock_mhz"] for one in map(json.loads, lines)}
+        limited = [one for one in of_all.report["measurements"] if one["cap_binding"]]
+        assert limited
+        for one in limited:
+            clock_mhz = clocks[replayed(one)]
+            assert one["effective_sm_clock_mhz"] == pytest.approx(clock_mhz, rel=0.02)
 
     def test_several_power_limits_make_a_table(self, of_two_limits):
         found, _ = of_two_limits
@@ -237,7 +253,7 @@ class TestRecordedFigures:
     def test_large_numbers_are_written_out(self, recorded, capsys):
         emulated(recorded)
         figures = capsys.readouterr()
-        assert re.search(r"gaps \+1[0-9]{3} in", figures.out)
+        assert re.search(r"gaps \+2[0-9]{3} ±[0-9.]+ in", figures.out)
         assert not re.search(r"[0-9]e\+", figures.out + figures.err)
 
     @pytest.mark.slow
@@ -284,7 +300,7 @@ class TestRecordedFigures:
         _, report = emulated(recorded, "--kernels", "c229cf67f982a")
         found = {(one["step"], one["level"]): one["gaps_w"] for one in report["accounts"]}
         assert found[1, "eager"] == pytest.approx(130.0, rel=0.03)
-        assert found[0, "eager"] < 110.0  # that of the emulated card after a load
+        assert found[0, "eager"] == pytest.approx(124.0, rel=0.02)  # of the card after a load
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(("step", "name"), [(1, "window0"), (0, "layer0")])

@@ -104,7 +104,35 @@ def test_a_load_warms_the_card_and_the_warmth_leaves_again(state):
     with state.change() as card:
         card.stop()
     assert warm_c > cold_c + 8
-    assert state.spend(120 * SECOND_NS).temperature_c == pytest.approx(cold_c, abs=0.5)
+    waiting_c = cold_c + 1.0  # by 26 W more, as a card takes that waits with a context
+    assert state.spend(120 * SECOND_NS).temperature_c == pytest.approx(waiting_c, abs=0.1)
+
+
+def test_a_card_waits_at_its_highest_clock_after_a_load(state):
+    run_load(state)
+    state.spend(2 * SECOND_NS)
+    with state.change() as card:
+        card.stop()
+    state.spend(SECOND_NS)
+    card = state.spend(3 * SECOND_NS)
+    power_w = card.mean_power_mw(card.now_ns, 3 * SECOND_NS) / 1e3
+    assert power_w == pytest.approx(124, rel=0.02)  # H200s: 120 to 133 W
+    assert card.point.clock_mhz == 1980
+    assert not card.point.effective_clock_mhz
+
+
+def test_a_card_idles_again_once_the_process_that_used_it_has_ended(child, state):
+    body = (
+        "with state.change() as card: card.start(Load(Owner.me(), Demand(2e-5, 420.0)))\n"
+        "state.spend(1_000_000_000)\n"
+        "with state.change() as card: card.stop()\n"
+    )
+    with child(body) as process:
+        assert process.wait() == 0
+    state.spend(SECOND_NS)
+    card = state.spend(SECOND_NS)
+    assert card.mean_power_mw(card.now_ns, SECOND_NS) / 98_000 == pytest.approx(1, rel=0.03)
+    assert card.point.clock_mhz == 345
 
 
 @given(st.lists(st.integers(1, 150_000_000), min_size=1, max_size=40))

@@ -146,8 +146,8 @@ def test_the_governor_obeys_lock_and_cap_together(lock_mhz, cap_w):
 
 def test_a_locked_card_runs_at_its_lock_without_a_reason(device):
     nvml, handle = device.nvml, device.handle
-    free = clocks(device)
     assert nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) == H200.min_clock_mhz
+    free = clocks(device)
     lock(device, 1500)
     assert nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) == 1500
     told, own_mhz, run_us, reasons = clocks(device)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from recorded_profile import BLOOM, QWEN
 from replayed_calls import measurement
 
-from pytest_gpuenergy.record import KernelInfo, Measurement, WorkloadInfo
+from pytest_gpuenergy.record import Interval, KernelInfo, Measurement, WorkloadInfo
 from pytest_gpuenergy.replay import (
     EAGER,
     GRAPH,
@@ -75,6 +75,38 @@ def test_energies_are_brought_to_the_temperature_of_the_step():
     found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
     assert found.temperature_mj == pytest.approx(-2.0)
     assert found.predicted_mj == pytest.approx(98.0)
+
+
+class TestEachTermHasAnInterval:
+    """Which is a part of the prediction's."""
+
+    def test_temperature_has_that_of_the_change_per_kelvin(self):
+        warm = measurement(1.0, 100.0, 0.0, temperature_c=60.0, energy_change_per_k=0.002)
+        whole = measurement(1.0, 100.0, temperature_c=50.0)
+        found = account_for_step(0, GRAPH, whole, [call("a", {0: 1})], {"a": warm}, 50.0, 1)
+        assert found.temperature_mj_half_width == pytest.approx(1.96 * 0.15 * 2.0)  # 15 % of 2 mJ
+        assert found.predicted_mj_half_width == found.temperature_mj_half_width
+
+    def test_gaps_at_the_power_after_a_load_have_that_of_this_power(self):
+        whole, alone = measurement(10.0, 2000.0), {"a": measurement(1.0, 400.0, 0.0)}
+        found = account_for_step(
+            *(0, EAGER, whole, [call("a", {0: 4})], alone, 50.0, 1), idle_half_width_w=2.0
+        )
+        assert found.gaps_mj_half_width == 2.0 * 6.0
+        assert found.predicted_mj_half_width == found.gaps_mj_half_width
+
+    def test_links_have_that_of_their_measurements(self):
+        measured = {
+            "b": measurement(0.5, 100.0, 1.0),
+            "gap": measurement(0.25, 25.0, 0.5),
+            "step0-graph-links": replace(
+                spaced_exchange(1.5, 230.0), energy_mj_ci95=Interval(227.0, 233.0)
+            ),
+        }
+        whole = measurement(10.0, 2000.0)
+        found = account_for_step(0, GRAPH, whole, [EXCHANGE], measured, 90.0, 1)
+        assert found.links_mj_half_width == pytest.approx((4.0 / 1.0 + 0.5 / 0.25) * (10.0 - 1.0))
+        assert found.predicted_mj_half_width == pytest.approx(found.links_mj_half_width + 2 * 1.0)
 
 
 def restored(key: str, time_ms: float, energy_mj: float, **parameters: object) -> Measurement:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -289,6 +290,55 @@ def test_only_what_a_chain_reads_and_then_overwrites_has_to_be_restored():
     assert part.of(chain.tensors).view(torch.float32).equal(before)
 
 
+class TestATensorThatACallTakesTwice:
+    """Attention launches other kernels if queries, keys and values are one tensor."""
+
+    @pytest.fixture
+    def recorder(self) -> Any:
+        from pytest_gpuenergy.replay import CallRecorder
+
+        recorder = CallRecorder({}, [0, 2])
+        value = torch.randn(8)
+        with recorder:
+            value * value
+            value * value.view(8)
+        return recorder
+
+    def test_is_one_in_the_kept_call(self, recorder):
+        twice, views = recorder.kept[0].tensors, recorder.kept[2].tensors
+        assert twice[0] is twice[1]
+        assert views[0] is not views[1]
+
+    def test_is_one_in_each_turn_and_counts_once_in_the_cache(self, recorder):
+        from pytest_gpuenergy.replay import Reuse, call_turns
+
+        reuse = [Reuse(32, 32 * 6), Reuse(32, 32 * 6), Reuse(32, 32)]
+        turns = call_turns([recorder.kept[0]], reuse, "model", 10**6).calls
+        assert all(turn.tensors[0] is turn.tensors[1] for turn in turns)
+        assert len({id(turn.tensors[0]) for turn in turns}) == 5
+        apart = call_turns([recorder.kept[2]], reuse, "model", 10**6).calls
+        assert not any(turn.tensors[0] is turn.tensors[1] for turn in apart)
+
+    @pytest.mark.parametrize("first", [0, 1], ids=["taken", "returned"])
+    def test_is_one_in_a_chain(self, first):
+        def model(value: Any) -> Any:
+            made = value.exp()
+            return (made * made).neg()
+
+        recorder, result = record_chain(model, torch.randn(8), [0, 1, 2][1 - first :])
+        seen = []
+        chain = recorder.chains[0]
+        product = next(call for call in chain.calls if "mul" in str(call.operator))
+
+        def noted(left: Any, right: Any) -> Any:
+            seen.append(left is right)
+            return torch.mul(left, right)
+
+        calls = [replace(call, operator=noted) if call is product else call for call in chain.calls]
+        assert torch.equal(replace(chain, calls=calls)()[-1], result)
+        assert seen == [True]
+
+
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.data(),
@@ -304,6 +354,26 @@ def test_a_copy_has_the_same_elements_strides_and_alignment(sizes, data):
     assert torch.equal(copied, view)
     assert describe(copied) == describe(view)
     assert copied.untyped_storage().data_ptr() != room.untyped_storage().data_ptr()
+
+
+def test_a_copied_weight_leads_a_product_the_same_way():
+    from pytest_gpuenergy.replay import CallRecorder, Reuse, call_turns
+
+    layer, value = torch.nn.Linear(4, 4), torch.randn(2, 4, 3).transpose(1, 2)
+
+    def calls_of(function: Any) -> list[str]:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            function()
+        return [event.name for event in found.events()]
+
+    recorder = CallRecorder({"": layer}, [0])
+    with torch.inference_mode():
+        with recorder:
+            layer(value)
+        reuse = [Reuse(64, 10**6)] * 4
+        turns = call_turns([recorder.kept[0]], reuse, "cold", 10**3).calls
+        assert turns[0].tensors[1] is not turns[1].tensors[1]
+        assert calls_of(turns[0]) == calls_of(turns[1])
 
 
 @pytest.mark.parametrize(

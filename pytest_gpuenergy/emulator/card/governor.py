@@ -50,12 +50,16 @@ class Demand:
         power_w: the power of the whole card while the kernel repeats, in watts.
         memory_time: the share of the time that does not depend on the clock, 0 to 1.
         memory_power: the share of the dynamic power spent outside the clocked cores, 0 to 1.
+        clock: the effective clock meanwhile, relative to the top clock. It is less than 1 for work
+            that was recorded while the default limit held it back: there, nothing limits the card
+            further.
     """
 
     time_s: Annotated[float, Meta(ge=1e-12, le=MAX_RUN_S)]
     power_w: _Power
     memory_time: _Share = 0.0
     memory_power: _Share = 0.0
+    clock: _Share = 1.0
 
 
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ def point_in_state(point: OperatingPoint, demand: Demand, state: int, seed: int)
         point,
         time_s=point.time_s * (demand.memory_time + (1 - demand.memory_time) / hidden.clock),
         power_w=point.power_w * hidden.power,
-        effective_clock_mhz=point.clock_mhz * clock * hidden.clock,
+        effective_clock_mhz=point.clock_mhz * demand.clock * clock * hidden.clock,
     )
 
 

@@ -100,6 +100,8 @@ class EmulatedCard:
         lock_mhz: the lowest and the highest clock to which the SMs are locked, or None.
         warmth: the warmth of the GPU and its heat sink.
         load: the kernel that runs, if any.
+        context: the process that ran a kernel last. As long as it lives, its context keeps the
+            card from idling: the card waits at its highest clock, and takes more power.
         faults: the injected faults, whether in force or not.
         energy: the energy drawn until any moment of the last 3.5 s.
         point: the operating point that the governor allows, in the present hidden state.
@@ -117,6 +119,7 @@ class EmulatedCard:
         self.warmth = Warmth(idle, idle)
         self.hidden_state = 0
         self.load: Load | None = None
+        self.context: Owner | None = None
         self.faults: list[ActiveFault] = []
         self.counter_base_pj = 0
         self.counter_stuck_mj: int | None = None
@@ -155,7 +158,7 @@ class EmulatedCard:
         self.point = self._operating_point()
         # Whatever runs, it cannot be cooled at more than its top limit.
         top_w = min(self.enforced_mw / 1000, self.profile.max_limit_w)
-        most_w = max(top_w, self.profile.idle_w)
+        most_w = max(top_w, self.profile.waiting_w)
         power_w = min(self.point.power_w + self._foreign_w(), most_w)
         # A card that is not as warm as it will become at this power has less leakage.
         cooling, load = self.profile.cooling, power_w / self.profile.default_limit_w
@@ -230,6 +233,8 @@ class EmulatedCard:
                 clock_mhz = min(clock_mhz, int(profile.max_clock_mhz * _BRAKE_CLOCK))
         if self.load is None:
             idle = reasons or governor.GPU_IDLE
+            if self.context is not None:
+                return OperatingPoint(0.0, profile.waiting_w, clock_mhz, idle)
             return OperatingPoint(0.0, profile.idle_w, min(least_mhz, clock_mhz), idle)
         room_w = self.enforced_mw / 1000 - self._foreign_w()
         demand = self.load.demand
@@ -255,7 +260,7 @@ class EmulatedCard:
 
     def start(self, load: Load) -> None:
         """Put a load on the card."""
-        self.load = load
+        self.load, self.context = load, load.owner
         self.settle()
 
     def stop(self) -> None:
@@ -264,16 +269,16 @@ class EmulatedCard:
         self.settle()
 
     def reap(self) -> bool:
-        """End the load and the faults of processes that are gone; return whether there were any."""
+        """End what processes that are gone have left on the card; return whether there was any."""
         owners = {active.owner for active in self.faults}
-        if self.load is not None:
-            owners.add(self.load.owner)
+        if self.context is not None:
+            owners.add(self.context)
         me = Owner.me()
         dead = {owner for owner in owners if owner != me and not owner.alive()}
         if not dead:
             return False
-        if self.load is not None and self.load.owner in dead:
-            self.load = None
+        if self.context in dead:  # whose load is the present one, if there is one
+            self.load = self.context = None
         self.withdraw(*(f.identity for f in self.faults if f.owner in dead))
         return True
 
@@ -384,6 +389,7 @@ class CardFile(msgspec.Struct):
     edge_ns: _Whole
     point: OperatingPoint
     lock_mhz: tuple[_Clock, _Clock] | None = None  # missing in files of earlier versions
+    context: Owner | None = None  # likewise
 
     def check_relations(self) -> None:
         """Raise a `ValueError` unless the numbers fit each other as they do when a card evolves."""

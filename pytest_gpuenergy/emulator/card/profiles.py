@@ -92,7 +92,9 @@ class GpuProfile:
         name: the name that NVML reports.
         shared_per_sm: the shared memory of a multiprocessor in bytes.
         shared_per_block: the part of it that one block may use, in bytes.
-        idle_w: the power between kernels; a guess unless a comment below says otherwise.
+        idle_w: the power while no process has a context; a guess unless a comment below says
+            otherwise.
+        waiting_w: the power between kernels, while a process has a context; a guess likewise.
     """
 
     key: str
@@ -109,6 +111,7 @@ class GpuProfile:
     threads_per_sm: int
     blocks_per_sm: int
     idle_w: float
+    waiting_w: float
     min_limit_w: float
     max_limit_w: float
     default_limit_w: float
@@ -187,7 +190,11 @@ _NAMES = {
 # the idle power (80-115 W) of the H200 were read from a card. RTX 3090: GA102 whitepaper, but its
 # limits are those of a board of 420 W with a maximum of 450 W, for which this model's table of caps
 # is made (reference: 350 W). RTX 4090: Ada whitepaper, limits of the Founders Edition. V100 and
-# P100: whitepapers (SXM2, 16 GB). Shared memory is in KiB; the vendor completes the PCI device ID.
+# P100: whitepapers (SXM2, 16 GB). The idle power of the H100 is that at 48 C in settled-2-trace.csv
+# of 2026-11-24. After a load, 41 replays on H200s waited at 120 to 133 W, the median of which is
+# 124 W (`idle_w` in bench/results/*/replay-*.json), and H100s at 118 W (34 C), 123 to 130 W, and
+# 134 to 142 W (46 to 54 C). Other GPUs have not been measured: they wait as if idle. Shared memory
+# is in KiB; the vendor completes the PCI device ID.
 _TABLE = """
 key                h200    rtx3090  rtx4090  v100    p100    a30     a100    h100
 architecture       sm_90   sm_86    sm_89    sm_70   sm_60   sm_80   sm_80   sm_90
@@ -202,6 +209,7 @@ shared_per_block   227     99       99       96      48      163     163     227
 threads_per_sm     2048    1536     1536     2048    2048    2048    2048    2048
 blocks_per_sm      32      16       24       32      32      32      32      32
 idle_w             98      25       25       40      35      30      60      75
+waiting_w          124     25       25       40      35      30      60      130
 min_limit_w        200     100      150      150     150     100     100     200
 max_limit_w        700     450      600      300     300     165     400     700
 default_limit_w    700     420      450      300     300     165     400     700

@@ -220,6 +220,7 @@ def recorded_demand(
     launches: int,
     profile: GpuProfile,
     flops: int | None = None,
+    clock_mhz: float | None = None,
 ) -> Demand:
     """Return what work with recorded figures takes at the profile's default limit.
 
@@ -231,14 +232,16 @@ def recorded_demand(
         profile: the GPU.
         flops: the FLOPs of one run. If they are None, the cores are taken to work whenever they do
             not wait for the memory.
+        clock_mhz: the effective SM clock meanwhile; the top clock if it is None.
     """
+    clock = 1.0 if clock_mhz is None else min(1.0, clock_mhz / profile.max_clock_mhz)
     time_s = time_ms / 1e3
     dram_s = dram_bytes / (profile.bandwidth_gb_s * 1e9)
     memory_time = min(0.9, (launches * LAUNCH_S + dram_s) / time_s)
     core_s = max(0.0, time_s - dram_s) if flops is None else flops / (profile.fp32_tflops * 1e12)
     core = _RECORDED_FP32 * core_s
     memory_power = POWER_DRAM * dram_s / (core + POWER_DRAM * dram_s) if dram_s else 0.0
-    return Demand(time_s, power_w, memory_time, min(0.9, memory_power))
+    return Demand(time_s, power_w, memory_time, min(0.9, memory_power), clock)
 
 
 # The range of the kernels with which the model was compared on a real card, which are those of

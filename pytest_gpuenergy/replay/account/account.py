@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from pytest_gpuenergy.energy import PER_K_ERROR
 from pytest_gpuenergy.record import Measurement
 from pytest_gpuenergy.replay.account.call_figures import (
     GAP,
@@ -69,6 +70,8 @@ _SAME_CLOCK = 0.98
 """The least clock of a window, relative to its step's, at which the power limit has not slowed the
 window down more than the step: clocks of the same load scatter by about a percent."""
 
+_TWO_SIDED = 1.96
+"""The half width of a 95 % interval in standard errors."""
 _ELSEWHERE = 0.01
 """The largest share of a window's time that may be of calls that the step makes less often than the
 window counts them: some layers of the same form launch another call in their place."""
@@ -141,9 +144,16 @@ def restores_key(key: str) -> str:
     return f"{key}-restores"
 
 
-def links_w(
+class MeasuredPower(NamedTuple):
+    """A power in watts, and the half width of its 95 % interval."""
+
+    power_w: float
+    half_width_w: float = 0.0
+
+
+def links_power(
     step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
-) -> float | None:
+) -> MeasuredPower | None:
     """Return the power of the links to other GPUs while the exchanges of a step keep them awake.
 
     Args:
@@ -154,7 +164,7 @@ def links_w(
         temperature_c: The temperature that energies are corrected to.
 
     Returns:
-        The power in watts; None if there are no links, or if it was not measured.
+        The power; None if there are no links, or if it was not measured.
     """
     apart = measured.get(links_key(step, EAGER if level == EAGER else GRAPH))
     if apart is None or not apart.measured:
@@ -166,19 +176,17 @@ def links_w(
     if longer_ms <= 0:
         return None
     more_mj = at_temperature_mj(apart, temperature_c) - at_temperature_mj(alone, temperature_c)
-    return more_mj / longer_ms - at_temperature_mj(gap, temperature_c) / time_ms_of(gap)
-
-
-class GapPower(NamedTuple):
-    """The power in the gaps of a step's graph, in watts, and the half width of its interval."""
-
-    power_w: float
-    half_width_w: float
+    in_gap_mj, gap_ms = at_temperature_mj(gap, temperature_c), time_ms_of(gap)
+    either_mj = half_width_mj(apart) + half_width_mj(alone)
+    return MeasuredPower(
+        more_mj / longer_ms - in_gap_mj / gap_ms,
+        either_mj / longer_ms + half_width_mj(gap) / gap_ms,
+    )
 
 
 def gap_power(
     step: int, level: str, measured: Mapping[str, Measurement], temperature_c: float | None
-) -> GapPower | None:
+) -> MeasuredPower | None:
     """Return the power in the gaps between the kernels of a step.
 
     In a graph, it is what the step takes more with an empty kernel after each of its calls, per
@@ -201,7 +209,9 @@ def gap_power(
         if found is None or not found.measured:
             return None
         in_gaps_mj = at_temperature_mj(found, temperature_c)
-        return GapPower(in_gaps_mj / time_ms_of(found), half_width_mj(found) / time_ms_of(found))
+        return MeasuredPower(
+            in_gaps_mj / time_ms_of(found), half_width_mj(found) / time_ms_of(found)
+        )
     plain, longer = measured.get(step_key(step, GRAPH)), measured.get(gaps_key(step))
     if plain is None or longer is None:
         return None
@@ -211,7 +221,9 @@ def gap_power(
     if more_ms <= 0:
         return None
     more_mj = at_temperature_mj(longer, temperature_c) - at_temperature_mj(plain, temperature_c)
-    return GapPower(more_mj / more_ms, (half_width_mj(longer) + half_width_mj(plain)) / more_ms)
+    return MeasuredPower(
+        more_mj / more_ms, (half_width_mj(longer) + half_width_mj(plain)) / more_ms
+    )
 
 
 class CallShare(Struct, frozen=True):
@@ -258,6 +270,8 @@ class Account(Struct, frozen=True):
         kernels_mj: The sum of the calls' energies, as measured.
         kernels_mj_half_width: The half width of that sum's 95 % interval.
         temperature_mj: The correction of ``kernels_mj`` to the temperature of the step.
+        temperature_mj_half_width: The half width of its 95 % interval, since kernels differ in
+            their change of energy per kelvin.
         trace_ms: The GPU time of the calls in the model, by its trace; exchanges between ranks are
             left out, because there they include waiting.
         gpu_ms: The GPU time of the same calls alone, by the same profiler; None if it is unknown
@@ -283,9 +297,10 @@ class Account(Struct, frozen=True):
         links_w: The power of the links to other GPUs while the exchanges of a step keep them
             awake; None if there are no links, or if it was not measured.
         links_mj: The energy of the links outside exchanges, at that power.
+        links_mj_half_width: The half width of its 95 % interval.
         gaps_w: The power in the gaps, see `gap_power`; ``idle_w`` where that was not measured, or
             where its interval holds ``idle_w``.
-        gaps_mj_half_width: The half width of the 95 % interval of ``gaps_mj``; 0 at ``idle_w``.
+        gaps_mj_half_width: The half width of the 95 % interval of ``gaps_mj``.
         clocks_ms: What the times of ``spaced`` calls change by at the clock of the step.
         clocks_mj: What their energies change by.
         clocks_mj_half_width: The half width of the 95 % interval of ``clocks_mj``.
@@ -344,6 +359,8 @@ class Account(Struct, frozen=True):
     neighbours_gpu_ms: float = 0.0
     windows: tuple[str, ...] = ()
     predicted_mj_half_width: float | None = None
+    temperature_mj_half_width: float = 0.0
+    links_mj_half_width: float = 0.0
 
     @property
     def is_within_intervals(self) -> bool:
@@ -491,6 +508,7 @@ def account_for_step(
     idle_w: float,
     tokens: int | None,
     modules: Sequence[str] = (),
+    idle_half_width_w: float = 0.0,
 ) -> Account:
     """Return the account of a step.
 
@@ -503,6 +521,7 @@ def account_for_step(
         idle_w: The power of the card between launches.
         tokens: The number of tokens, see `Account`.
         modules: The names of the modules outside of the layers, as the profile has them.
+        idle_half_width_w: The half width of the 95 % interval of ``idle_w``.
     """
     parts: list[CallShare] = []
     missing: list[str] = []
@@ -569,14 +588,18 @@ def account_for_step(
     trace_ms = compared_us / 1e3
     gpu_ms = None if None in alone_us else sum(us for us in alone_us if us is not None) / 1e3
     gaps_ms = time_ms - kernels_ms - clocks_ms - beside.time_ms
-    in_gaps = gap_power(step, level, measured, whole.temperature_c) or GapPower(idle_w, 0.0)
+    in_gaps = gap_power(step, level, measured, whole.temperature_c)
+    in_gaps = in_gaps or MeasuredPower(idle_w, idle_half_width_w)
     if level != EAGER and abs(in_gaps.power_w - idle_w) <= in_gaps.half_width_w:
-        in_gaps = GapPower(idle_w, in_gaps.half_width_w)  # that is known better
+        in_gaps = in_gaps._replace(power_w=idle_w)  # that is known better
     gaps_mj = in_gaps.power_w * gaps_ms
     exchanges = {call.id for call in calls if call.is_exchange}
     exchanges_ms = sum(part.time_ms for part in parts if part.call in exchanges)
-    awake_w = links_w(step, level, measured, whole.temperature_c)
-    links_mj = (awake_w or 0.0) * (time_ms - exchanges_ms)
+    awake = links_power(step, level, measured, whole.temperature_c)
+    links_w, links_half_width_w = awake or MeasuredPower(0.0)
+    links_half_width = links_half_width_w * (time_ms - exchanges_ms)
+    links_mj = links_w * (time_ms - exchanges_ms)
+    temperature_half_width = _TWO_SIDED * PER_K_ERROR * abs(shift_mj)
     predicted_mj = predicted_kernels_mj + beside.energy_mj + links_mj + gaps_mj
     gaps_half_width = in_gaps.half_width_w * abs(gaps_ms)
     in_windows = {part.call: beside.covered.get(part.call, 0) for part in parts}
@@ -615,7 +638,7 @@ def account_for_step(
         missing=tuple(missing),
         limited=tuple(key for key in limited if in_windows[key] < counts[key]),
         spaced=tuple(spaced),
-        links_w=awake_w,
+        links_w=None if awake is None else links_w,
         links_mj=links_mj,
         gaps_w=in_gaps.power_w,
         gaps_mj_half_width=gaps_half_width,
@@ -627,7 +650,13 @@ def account_for_step(
         neighbours_mj_half_width=beside.half_width_mj,
         neighbours_gpu_ms=beside.gpu_ms,
         windows=beside.windows,
-        predicted_mj_half_width=apart_half_width + beside.together_mj + gaps_half_width,
+        predicted_mj_half_width=apart_half_width
+        + beside.together_mj
+        + gaps_half_width
+        + links_half_width
+        + temperature_half_width,
+        temperature_mj_half_width=temperature_half_width,
+        links_mj_half_width=links_half_width,
     )
 
 

@@ -168,13 +168,15 @@ def _account(account: Account, step: str) -> Iterator[str]:
             f", neighbours {account.neighbours_mj:+.3g}{spread} in {account.neighbours_ms:+.3g} ms"
         )
     if account.links_w is not None:
-        others += f", links {account.links_mj:+.3g} at {account.links_w:.1f} W"
+        spread = f" ±{account.links_mj_half_width:.2g}" if account.links_mj_half_width else ""
+        others += f", links {account.links_mj:+.3g}{spread} at {account.links_w:.1f} W"
     gaps_w = account.idle_w if account.gaps_w is None else account.gaps_w
     spread = f" ±{account.gaps_mj_half_width:.2g}" if account.gaps_mj_half_width else ""
     within = ", within the intervals" if account.is_within_intervals else ""
     yield (
         f"  calls {account.kernels_mj:.4g} mJ ±{account.kernels_mj_half_width:.2g} in "
-        f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g}{others}, gaps "
+        f"{account.kernels_ms:.4g} ms, temperature {account.temperature_mj:+.3g} "
+        f"±{account.temperature_mj_half_width:.2g}{others}, gaps "
         f"{account.gaps_mj:+.3g}{spread} in {account.gaps_ms:.3g} ms at {gaps_w:.1f} W, residual "
         f"{account.residual_mj:+.3g}{within}"
     )

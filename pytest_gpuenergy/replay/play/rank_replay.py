@@ -8,13 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
+from statistics import stdev
 
 from msgspec.structs import replace
 
 from pytest_gpuenergy.control import CURRENT, Setpoint
-from pytest_gpuenergy.energy import MeterSettings, choose_source
+from pytest_gpuenergy.energy import Edge, MeterSettings, choose_source
 from pytest_gpuenergy.engine import (
     Harness,
     Replayable,
@@ -32,6 +33,7 @@ from pytest_gpuenergy.replay.account.account import (
     LAYERS,
     WINDOW_HOST,
     WINDOW_STEP,
+    MeasuredPower,
     Saving,
     account_for_step,
     calls_at,
@@ -123,6 +125,8 @@ not make its interval narrow, either."""
 _LOAD_S = 1.0
 _IDLE_AFTER_S = 0.5
 _IDLE_S, _IDLE_BRIEF_S = 3.0, 1.0
+_IDLE_QUANTILE = 2.3
+"""The half width of a 95 % interval in standard errors, by Student's t for ten updates."""
 _GAP_SHARE = 3.0
 """The time of the gaps after a call, as a multiple of the call's time.
 
@@ -250,18 +254,19 @@ class RankReplay:
         if brief:
             slight = self.ranks.gathered(slight_modules(calls, steps, profile.modules))
             left_out = frozenset.intersection(*slight)
-        idle_w: dict[str, float] = {}
+        idle: dict[str, MeasuredPower] = {}
         changes: list[ChangeSaving] = []
 
         def report() -> ReplayReport:
             """Account for what has been measured so far, and write the report."""
             accounts = [
                 account_for_step(
-                    *(step, level, whole, calls, self.measurements[cap], power_w),
+                    *(step, level, whole, calls, self.measurements[cap], power.power_w),
                     profile.tokens(step),
                     profile.modules,
+                    power.half_width_w,
                 )
-                for cap, power_w in idle_w.items()
+                for cap, power in idle.items()
                 for step in steps
                 for level in levels
                 if (whole := self.measurements[cap].get(step_key(step, level))) is not None
@@ -289,7 +294,7 @@ class RankReplay:
                     # the windows that have them. Which ones are spaced depends on all of these.
                     # Links take more than calls outside of windows, so exchanges come first.
                     measure(item for item in plan.steps if item.key not in left_out)
-                    idle_w[setpoint.label] = self._idle_w(plan)
+                    idle[setpoint.label] = self._idle(plan)
                     measure(plan.gapped_steps)
                     measure(host_gaps(plan, calls, steps, group))
                     measure(plan.windows)
@@ -307,7 +312,7 @@ class RankReplay:
                         self.missing |= plan.missing
                     changes += change_savings(planned, group, setpoint.label)
         except BaseException:
-            if idle_w:
+            if idle:
                 report()  # of what has been measured until now
                 self.announce(f"the report has what was measured until now: {self.results}")
             raise
@@ -461,7 +466,7 @@ class RankReplay:
             f"{emulated_mark(self.station.device.emulated)}"
         )
 
-    def _idle_w(self, plan: ReplayPlan) -> float:
+    def _idle(self, plan: ReplayPlan) -> MeasuredPower:
         """Measure the card's power directly after a load, with its contexts and clocks of then."""
         device = self.station.device
         source = choose_source(device)
@@ -471,11 +476,18 @@ class RankReplay:
                 device.clock.sleep_s(_LOAD_S)
                 repeater.stop()
         device.clock.sleep_s(_IDLE_AFTER_S)
-        begin = source.probe()
-        end = begin
-        while end.time_s - begin.time_s < (_IDLE_BRIEF_S if self.options.brief else _IDLE_S):
-            end = source.next_edge(1)
-        return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
+        edges = [source.probe()]
+        idle_s = _IDLE_BRIEF_S if self.options.brief else _IDLE_S
+        while edges[-1].time_s - edges[0].time_s < idle_s:
+            edges.append(source.next_edge(1))
+
+        def power_w(begin: Edge, end: Edge) -> float:
+            return (end.energy_mj - begin.energy_mj) / (end.time_s - begin.time_s) / 1e3
+
+        powers_w = [power_w(*pair) for pair in pairwise(edges)]
+        spread_w = stdev(powers_w) if len(powers_w) > 1 else 0.0
+        half_width_w = _IDLE_QUANTILE * spread_w / math.sqrt(len(powers_w))
+        return MeasuredPower(power_w(edges[0], edges[-1]), half_width_w)
 
     def _savings(self, steps: Sequence[int], calls: Sequence[UniqueCall]) -> Iterator[Saving]:
         """Yield the savings relative to the limit as it was found, or else to the highest."""
@@ -634,7 +646,7 @@ def spaced_exchanges(
     measured: Mapping[str, Measurement],
     ranks: Ranks,
 ) -> Iterator[Replayable]:
-    """Yield what `links_w` needs: the most frequent exchange of each step with gaps, and a gap.
+    """Yield what `links_power` needs: the most frequent exchange of each step with gaps, and a gap.
 
     All ranks take the same number of gaps.
     """

@@ -1,7 +1,7 @@
 """Replays the figures that a card has recorded for a profile, on an emulated GPU.
 
-Without a limit the emulated card takes the recorded time and power. The effect of a lower limit
-comes from the emulated card's model, which no recorded figure backs.
+Without a limit the emulated card takes the recorded time, power and clock. The effect of a lower
+limit comes from the emulated card's model, which no recorded figure backs.
 """
 
 from __future__ import annotations
@@ -215,13 +215,14 @@ class _Player:
         """Return what plays the figures recorded under ``key``."""
         found = self.recorded[key]
         assert found.time_ms is not None
-        assert found.power_w is not None
+        assert found.energy_mj is not None
         demand = recorded_demand(
             found.time_ms,
-            found.power_w,
+            found.energy_mj / found.time_ms,  # `power_w` is of all launches; their time varies
             dram_bytes=dram_bytes,
             launches=launches,
             profile=self.device.profile,
+            clock_mhz=found.effective_sm_clock_mhz,
         )
         return partial(self.device.play, demand)
 

@@ -34,6 +34,7 @@ from pytest_gpuenergy.replay.profile.capture import (
     bytes_of,
     calls_watched,
     copied_tensor,
+    first_places,
     tensors_in,
 )
 from pytest_gpuenergy.replay.profile.chains import ChainRecorder, LiveChain
@@ -230,9 +231,15 @@ def call_turns(
     if cache == "cold":
         reuse = [Reuse(used.size_bytes, limit_bytes) for used in reuse]
     tensors = first.tensors
+    places = first_places(tensors)
+    again = {index for index, place in enumerate(places) if place < index}
+    reuse = [used._replace(size_bytes=0) if n in again else used for n, used in enumerate(reuse)]
     numbers = [1] * len(reuse) if cache == "hot" else copies(reuse, MAX_COPIES)
     sets: list[list[Any]] = []
     for index, (tensor, number) in enumerate(zip(tensors, numbers, strict=False)):
+        if index in again:
+            sets.append(sets[places[index]])
+            continue
         found = [tensor]
         if first.is_parameter(tensor) and cache != "hot":
             found = [call.tensors[index] for call in own]
@@ -259,10 +266,13 @@ def changed_before_read(replayed: LiveCall | LiveChain) -> list[Part]:
     """
     if not replayed.may_write:
         return []
-    own = [
-        tensor if replayed.is_parameter(tensor) else copied_tensor(tensor)
-        for tensor in replayed.tensors
-    ]
+    tensors = replayed.tensors
+    own: list[Any] = []
+    for place, tensor in zip(first_places(tensors), tensors, strict=True):
+        if place < len(own):
+            own.append(own[place])
+        else:
+            own.append(tensor if replayed.is_parameter(tensor) else copied_tensor(tensor))
     call = replayed.with_tensors(own)
     parts = replayed.parts
     contents = [part.of(own) for part in parts]

@@ -55,7 +55,7 @@ class LiveCall:
     Attributes:
         operator: PyTorch's overload, or the function that launches a Triton kernel.
         arguments: The arguments by position. Parameters of the model are shared with it; all other
-            tensors are copies that were made before the call.
+            tensors are copies that were made before the call. A tensor that it takes twice is one.
         keywords: The arguments by name.
         parameters: The addresses of the storages of the model's parameters.
     """
@@ -83,10 +83,13 @@ class LiveCall:
     @property
     def parts(self) -> list[Part]:
         """The tensors that the call may change: all of its own, but no parameters of the model."""
+        tensors = self.tensors
         return [
             Part(number, 0, span_of(tensor) * tensor.element_size())
-            for number, tensor in enumerate(self.tensors)
-            if not self.is_parameter(tensor)
+            for number, (place, tensor) in enumerate(
+                zip(first_places(tensors), tensors, strict=True)
+            )
+            if place == number and not self.is_parameter(tensor)
         ]
 
     @property
@@ -293,10 +296,15 @@ class CallRecorder(OperatorMode):
         return CallForm(name, arguments, tuple(names))
 
     def _live(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> LiveCall:
+        copies: dict[int, Any] = {}
+
         def own(tensor: Any) -> Any:
             if storage_of(tensor) in self.names:
                 return tensor
-            return copied_tensor(tensor) if is_plain(tensor) else tensor.clone()
+            if id(tensor) not in copies:  # an operator may ask whether two of its tensors are one
+                copied = copied_tensor(tensor) if is_plain(tensor) else tensor.clone()
+                copies[id(tensor)] = copied
+            return copies[id(tensor)]
 
         arguments, own_keywords = tree_map_only(torch.Tensor, own, (args, keywords))
         return LiveCall(func, arguments, own_keywords, frozenset(self.names))
@@ -386,7 +394,14 @@ def _tensor_form(
 
 
 def copied_tensor(tensor: Any) -> Any:
-    """Return a copy with the same strides and alignment, even if elements share memory."""
+    """Return a copy with the same strides and alignment, even if elements share memory.
+
+    It requires a gradient, and is known to autograd, if the tensor does and is: `aten.matmul` takes
+    another way with such weights.
+    """
+    if tensor.requires_grad:
+        with torch.inference_mode(tensor.is_inference()):
+            return copied_tensor(tensor.detach()).detach().requires_grad_()
     if tensor.numel() == 0:
         return tensor.clone()
     span = span_of(tensor)
@@ -417,6 +432,12 @@ def storage_of(tensor: Any) -> int:
 def tensors_in(tree: Any) -> list[Any]:
     """Return the tensors in nested tuples, lists and dictionaries, see `LiveCall.is_plain`."""
     return [tensor for tensor in _tensors((tree,)) if is_plain(tensor)]
+
+
+def first_places(tensors: Sequence[Any]) -> list[int]:
+    """Return for each tensor where it stands first among them, if a call takes one twice."""
+    places: dict[int, int] = {}
+    return [places.setdefault(id(tensor), number) for number, tensor in enumerate(tensors)]
 
 
 def _tensors(values: Sequence[Any]) -> list[Any]:

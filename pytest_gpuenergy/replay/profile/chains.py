@@ -5,9 +5,9 @@ Imports PyTorch: import this module only where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -19,11 +19,15 @@ from pytest_gpuenergy.replay.profile.capture import (
     LiveCall,
     Part,
     bytes_of,
+    first_places,
     is_plain,
     span_of,
     storage_of,
     tensors_in,
 )
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class LiveChain:
     Attributes:
         calls: The calls, with any tensors of the right form as arguments.
         sources: For each tensor of each call, the number of a parameter that the chain takes, or a
-            view.
+            view; the same object if the call takes a tensor twice.
         tensors: The tensors that the chain takes, parameters first.
         kept: For each call, the numbers of the returned tensors that are used after the chain; the
             memory of all others is free after their last use, as it is in the model.
@@ -98,12 +102,19 @@ class LiveChain:
             if isinstance(source, TensorView) and source.call is not None
         }
         for number, (call, sources) in enumerate(zip(self.calls, self.sources, strict=True)):
+            returned = _once_each(
+                sources,
+                lambda source: (
+                    source.of(results[source.call][source.number])
+                    if isinstance(source, TensorView) and source.call is not None
+                    else None
+                ),
+            )
             given = [
-                source.of(results[source.call][source.number])
-                if isinstance(source, TensorView) and source.call is not None
-                else taken
-                for source, taken in zip(sources, self.given[number], strict=True)
+                result if taken is None else taken
+                for result, taken in zip(returned, self.given[number], strict=True)
             ]
+            del returned
             results.append(tensors_in(call.with_tensors(given)()))
             del given
             for earlier, group in enumerate(results):
@@ -140,7 +151,7 @@ class LiveChain:
                 return tensors[source]
             return source.of(tensors[source.number]) if source.call is None else None
 
-        given = [[taken(source) for source in sources] for sources in self.sources]
+        given = [_once_each(sources, taken) for sources in self.sources]
         return replace(self, tensors=list(tensors), given=given)
 
     def is_parameter(self, tensor: Any) -> bool:
@@ -265,7 +276,7 @@ class _OpenChain:
         parameters = self.parameters.values()
         chain = LiveChain(
             self.calls,
-            [[resolved(source) for source in sources] for sources in self.sources],
+            [_once_each(sources, resolved) for sources in self.sources],
             [*(tensor for _, tensor, _ in parameters), *memory],
             [frozenset(group) for group in kept],
             parts,
@@ -341,14 +352,17 @@ class ChainRecorder(CallRecorder):
         chain = self._open
         if chain is None:
             return
-        sources = [
-            chain.source(
-                tensor,
-                _Place(len(chain.calls), position),
-                is_parameter=storage_of(tensor) in self.names,
-            )
-            for position, tensor in enumerate(tensors_in((args, keywords)))
-        ]
+        sources: list[int | TensorView | _Taken] = []
+        tensors = tensors_in((args, keywords))
+        for position, (first, tensor) in enumerate(
+            zip(first_places(tensors), tensors, strict=True)
+        ):
+            if first < position:
+                sources.append(sources[first])
+                continue
+            place = _Place(len(chain.calls), position)
+            is_parameter = storage_of(tensor) in self.names
+            sources.append(chain.source(tensor, place, is_parameter=is_parameter))
         # Only the places of tensors matter, and their memory must be free for the model.
         form = tree_map_only(torch.Tensor, _without_memory, (args, keywords))
         chain.calls.append(LiveCall(func, form[0], form[1], frozenset(self.names)))
@@ -385,6 +399,18 @@ class ChainRecorder(CallRecorder):
         finally:
             self.is_inside = False
         self._open = self._complete = None
+
+
+def _once_each(values: Sequence[Given], function: Callable[[Given], Made]) -> list[Made]:
+    """Return what a function makes of each value, made once for one that is there twice.
+
+    So an operator that asks whether two of its tensors are one gets the same answer again.
+    """
+    made: dict[int, Made] = {}
+    for value in values:
+        if id(value) not in made:
+            made[id(value)] = function(value)
+    return [made[id(value)] for value in values]
 
 
 def _without_memory(tensor: Any) -> Any:
