@@ -31,6 +31,7 @@ trees are always fitted.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import math
@@ -64,6 +65,7 @@ from pytest_gpuenergy.tuners import (
     FittedCosts,
     MmaParameters,
     SimtParameters,
+    SkinnyParameters,
     Trees,
     WgmmaFloat8Parameters,
     WgmmaTf32Parameters,
@@ -210,7 +212,13 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_BOXED = frozenset({"untuned-157", "untuned-1009", "untuned-1010", "untuned-cold-3"})
+_FOLLOWING = frozenset({"untuned-early"})
+"""The sources of trials in which blocks of some kernels began while the launch before them ended,
+and tiles of `skinny` at different steps."""
+_BOXED = _FOLLOWING | {
+    *("untuned-157", "untuned-1009", "untuned-1010", "untuned-cold-3"),
+    *("untuned-cold-5", "untuned-across", "untuned-middle"),
+}
 """The sources of trials in which the transpose of C was stored in boxes."""
 _NEWEST = _BOXED | {
     f"untuned-{name}" for name in ("twelfth", "thirteenth", "fourteenth", "139", "cold", "151")
@@ -226,10 +234,20 @@ _EARLIER: Mapping[type[Any], Sequence[tuple[type[Any], frozenset[str]]]] = {
 
 def as_timed(tiling: Any, source: str) -> Any:
     """Return the parameters with the estimate of the text that was timed."""
-    for earlier, sources in _EARLIER.get(type(tiling), ()):
+    kind = type(tiling)
+    for earlier, sources in _EARLIER.get(kind, ()):
         if source not in sources:
-            return earlier.of(tiling.numbers)
-    return tiling
+            kind = earlier
+            break
+    if source not in _FOLLOWING and kind.follows:
+        kind = _late(kind)
+    return tiling if kind is type(tiling) else kind.of(tiling.numbers)
+
+
+@functools.cache
+def _late(kind: type[Any]) -> type[Any]:
+    """Return the template when each launch began after the one before it."""
+    return type(f"_Late{kind.__name__}", (kind,), {"follows": False})
 
 
 def first_trials(path: Path) -> Iterator[Trial]:
@@ -362,6 +380,8 @@ def _offered(trial: Trial) -> bool:
     tiling = trial.tiling
     if not _alike(trial) or _copied_otherwise(trial) or _stored_singly(trial):
         return False
+    if isinstance(tiling, SkinnyParameters) and tiling.rotates(trial.gemm):
+        return trial.source in _FOLLOWING
     if not isinstance(tiling, SimtParameters):
         return True
     rows = trial.gemm.layout == "nn" and not tiling.transpose_a
@@ -694,6 +714,8 @@ MEASURED: Mapping[str, float] = {
 have small tiles, and few tiles were divided. By the fit, the energy of loads lasts 0.011 cycles a
 byte, and 300 x 14336 x 4096 would have taken 77 us with tiles of 64 x 192 on an H200, where it took
 57. The others are from products of 16 to 44 tiles, whose steps 2 to 4 blocks divided."""
+EARLY_CYCLES = 900.0
+"""`Costs.early_cycles`, from pairs of launches on an H200 (``gemm-early-and-rotated.jsonl.gz``)."""
 DEPTH, COUNT, RATE, SHRINKAGE, DRAWN = 5, 200, 0.08, 2.5, 0.5
 """The depth and number of the trees, the share of each that is added, the weight of a leaf's value
 0, and the share of the products that are drawn to fit a tree (Friedman, "Stochastic gradient
@@ -801,6 +823,8 @@ def fit(
         if family not in kept:
             costs[family] = fit_energies(steady, family, costs[family])
     costs["hopper"] = structs.replace(costs["hopper"], **MEASURED)
+    for family in ("hopper", "float8", "skinny"):
+        costs[family] = structs.replace(costs[family], early_cycles=EARLY_CYCLES)
     trees = {}
     if of[CORES]:
         trees[CORES] = fit_trees(of[CORES], costs, TRAITS, EVENNESS)

@@ -46,6 +46,7 @@ from typing import Any, TextIO
 from study_command import in_one_sentence, study_parser
 
 from pytest_gpuenergy.devices import NvrtcCompilers, encoded_map
+from pytest_gpuenergy.devices.cuda.driver import EarlyLaunch
 from pytest_gpuenergy.kernels import Kernel
 from pytest_gpuenergy.support import KernelFault, UnavailableError, cache_dir, decode
 from pytest_gpuenergy.tuners import (
@@ -281,11 +282,18 @@ class Card:
             if launch.shared_bytes > 48 * 1024:
                 attribute = cupy.cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-            plan.append((function, launch, tuple(values[name] for name in launch.arguments)))
+            arguments = tuple(values[name] for name in launch.arguments)
+            if launch.early:
+                shape = launch.grid, launch.block, launch.shared_bytes
+                function = EarlyLaunch(function.ptr, *shape, arguments)
+            plan.append((function, launch, arguments))
 
         def enqueue() -> None:
             for function, launch, arguments in plan:
-                function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
+                if isinstance(function, EarlyLaunch):
+                    function(cupy.cuda.get_current_stream().ptr)
+                else:
+                    function(launch.grid, launch.block, arguments, shared_mem=launch.shared_bytes)
 
         return enqueue, (module, spaces)
 

@@ -156,7 +156,7 @@ constexpr bool IN_PAIRS = CO % 2 == 0 && GROUP_OUT % 2 == 0;
 // Where two pixels are in the output, in the first channel of a tile, and whether they exist.
 struct Outputs {
   Element* of[2];
-  bool exist[2];
+  bool exist[2] = {};
 };
 
 __device__ __forceinline__ Outputs outputs_at(Element* output, const Tile& tile, int first,

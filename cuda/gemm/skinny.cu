@@ -19,6 +19,7 @@
 //   ALONG              its last operands: ", 1, 0" if columns of C are along lines of B, and its rows not along
 //                      lines of A; "" for elements of 8 bits, for which neither can be
 //   PROMOTED, B_SCALE_ROW   as in wgmma.cu
+//   ROTATED            whether tiles begin at different steps
 
 #include <cuda.h>
 
@@ -140,6 +141,13 @@ __device__ __forceinline__ void copy_lines(Element* to, const Element* from, int
 }
 
 // ---- The steps of a block
+
+// What comes at a step of those from `begin` to `end`. Of a transposed A with few rows, a step lies in few lines of the
+// L2, which all blocks would ask for at once: tiles begin at different steps.
+__device__ __forceinline__ int rotated(int step, int begin, int end, const Place& place) {
+  if (ROTATED) step += static_cast<int>(1LL * (end - begin) * (place.column / TILE_N) / COLUMNS);
+  return step < end ? step : step - (end - begin);
+}
 
 // The first element of an operand's boxes in a step that begins at column or row `k` of A or B.
 __device__ __forceinline__ int x_of_a(Place place, int k) { return A_TRANSPOSED ? place.row : k; }
@@ -342,12 +350,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   Place place = place_of(blockIdx.x / TILE_BLOCKS);
   int begin = STEPS * rank / TILE_BLOCKS, end = STEPS * (rank + 1) / TILE_BLOCKS, step = begin;
   Ring ring;
+  auto k_of = [&](int at) { return rotated(at, begin, end, place) * TILE_K; };
   unsigned long long of_a = policy_of_a(), of_b = policy_of_b();
+  follow();
   // The thread that has initialized the barriers need not wait for others to fill all stages.
   auto copy_next = [&] {
     wait(empty[ring.stage], ring.parity ^ 1);
     copy_mapped(a_stages + ring.stage * A_STAGE, b_stages + ring.stage * B_STAGE, A, B, place,
-                step++ * TILE_K, full[ring.stage], of_a, of_b);
+                k_of(step++), full[ring.stage], of_a, of_b);
     ring.advance();
   };
   if (MAPPED_BYTES > 0 && leader) {
@@ -368,11 +378,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (!B_MAPPED || (other - begin) % turns == warp - (COPYING_WARPS > 1)) {
           wait(empty[copied.stage], copied.parity ^ 1);
           copy_others(a_stages + copied.stage * A_STAGE, b_stages + copied.stage * B_STAGE, A, B, place,
-                      other * TILE_K, full[copied.stage]);
+                      k_of(other), full[copied.stage]);
         }
         copied.advance();
       }
     }
+    let_next_begin();
     __syncwarp();
     wait_for_cluster();
   } else {

@@ -29,10 +29,25 @@
 //   GROUP              rows of tiles that are computed together, so that they share B in the L2
 //   SHARED_TILES       whether some tiles are shared by several blocks
 //   THREADS            of a block
+//   EARLY              whether blocks may begin while the launch before them ends
 //
 // With as many blocks as tiles, each block computes a tile. With any other number, a tile can be
 // shared by several blocks (split-K, stream-K): each of these writes its part of the sum to a
 // workspace, and gemm_sum adds the parts, always in the same order.
+
+// Wait for the end of the launch before this one: nothing is read or written in memory before that.
+__device__ __forceinline__ void follow() {
+#if EARLY
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Let blocks of the next launch begin where there is room, once all blocks of this one have come here.
+__device__ __forceinline__ void let_next_begin() {
+#if EARLY
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // The block of a cluster, of those that divide the steps of a tile.
 __device__ __forceinline__ int own_part() { return blockIdx.x % TILE_BLOCKS; }

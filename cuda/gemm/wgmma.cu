@@ -506,6 +506,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   begin_together();
+  follow();
 
   int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
@@ -523,6 +524,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           ring.advance();
         }
       }
+      let_next_begin();
     }
     return;
   }

@@ -124,7 +124,8 @@ std::shared_ptr<Accumulators> accumulators_of(Warpgroup& group, int thread, cons
           "wgmma.wait_group",
           here().c_str(), part.columns, known->columns);
   }
-  auto made = std::make_shared<Accumulators>();
+  // std::make_shared shares a tag with the other objects, which ld.gold takes for two.
+  std::shared_ptr<Accumulators> made(new Accumulators);
   made->columns = part.columns;
   made->sums.resize((size_t)(group_rows * part.columns));
   made->registers.resize((size_t)(group_threads * count));

@@ -288,7 +288,6 @@ def _measure(
     if arguments.records is not None:
         tuning.given_folder(arguments.records)
     tuners.check_cutlass(arguments.cutlass, arguments.cutlass_profiler)
-    contenders = [*tuners.CONTENDERS_IN[workloads.Gemm.kind]]
     if arguments.contender is not None:
         contenders = [word.strip() for word in arguments.contender.split(",")]
         tuners.check_contenders(contenders, workloads.Gemm.kind)
@@ -311,7 +310,7 @@ def _measure(
         "--powercap": arguments.powercap,
         "--smclock": None if arguments.smclock == control.CURRENT_CLOCKS else arguments.smclock,
         "--gpuenergy-allow": arguments.allow,
-        "-k": " or ".join(f"-{name}-" for name in contenders),
+        "--contenders": arguments.contender,
     }
     words = [f"{name}={value}" for name, value in options.items() if value is not None]
     benches = Path(pytest_plugin.__file__).with_name("benches")

@@ -75,4 +75,4 @@ from .translation.outline import EMULATED as EMULATED, SUPPORTED as SUPPORTED
 from .translation.spin_loops import with_turns as with_turns
 from .translation.sums import with_vectors as with_vectors
 from .translation.translate import KernelText as KernelText, translate as translate
-from .translation.uninitialized import with_values as with_values
+from .translation.uninitialized import needs_zeros as needs_zeros, with_values as with_values

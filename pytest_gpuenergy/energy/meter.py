@@ -76,6 +76,8 @@ class _Heating:
         is_subject: whether it runs what will be measured, and so goes on until it is.
         stop: set to end the thread.
         under_way: set once the load runs.
+        is_over: set once the load has ended, before its process ends.
+        before: what heats the card until this load begins, if anything does.
         run: the run of what will be measured, once it has begun.
         error: the error that has ended it, if any.
     """
@@ -84,6 +86,8 @@ class _Heating:
     is_subject: bool
     stop: Event = field(default_factory=Event)
     under_way: Event = field(default_factory=Event)
+    is_over: Event = field(default_factory=Event)
+    before: _Heating | None = None
     run: _Run | None = None
     error: Exception | None = None
     thread: Thread = field(init=False)
@@ -93,7 +97,20 @@ class _Heating:
         self.stop.set()
         if not self.under_way.is_set():
             self.heater.end()
+        self.join()
+
+    def end_load(self) -> None:
+        """End the load, but do not wait until its process has ended."""
+        self.stop.set()
+        if not self.under_way.is_set():
+            self.heater.end()
+        self.is_over.wait()
+
+    def join(self) -> None:
+        """Wait until its thread has ended, and that of what heated the card before."""
         self.thread.join()
+        if self.before is not None:
+            self.before.thread.join()
 
 
 @dataclass(frozen=True)
@@ -244,19 +261,22 @@ class EnergyMeter:
             no other work may use the card from then on. It raises GpuEnergyError if the load has
             failed.
         """
-        other, heating = self._heating, _Heating(heater, is_subject=True)
+        other = self._heating
+        heating = _Heating(heater, is_subject=True, before=other)
         loaded: list[R] = []
 
         def heat() -> None:
             with _noting_errors(heating):
-                if other is not None:
-                    other.end()
-                loaded.append(heater.__enter__())
+                try:
+                    loaded.append(heater.__enter__())  # while the other load heats the card
+                finally:
+                    if other is not None:
+                        other.end_load()
                 self._heat_with_subject(heating, loaded[0])
 
         def alone() -> R:
             heating.stop.set()
-            heating.thread.join()
+            heating.join()
             if heating.error is not None:
                 raise heating.error
             self._heating, self._run = None, heating.run
@@ -294,25 +314,29 @@ class EnergyMeter:
     def _heat(self, heating: _Heating) -> None:
         """Run a heater until its `_Heating.stop` is set or more heat tells nothing."""
         now_s = self._device.clock.now_s
-        with contextlib.suppress(GpuEnergyError), heating.heater as repeater:
-            source = self.source
-            self._warmth.begin(read_temperature(self._device))
-            repeater.start()
-            heating.under_way.set()
-            edges = [source.probe()]
-            self._warmth.note(edges[0])
-            stride = _stride(source)
-            while not heating.stop.is_set():
-                edges.append(source.next_edge(stride))
-                self._warmth.note(edges[-1])
-                settling = self._warmth.settling(_recent(source, stride))
-                if not self._preheat.goes_on(now_s(), settling, is_awaited=False):
-                    break
-            self._preheat.end(now_s())
-            repeater.stop()
-            self._history.note()
-            self._warmth.finish(source.times_s(edges)[0])
-            self._ended_s, self._has_run = now_s(), True
+        try:
+            with contextlib.suppress(GpuEnergyError), heating.heater as repeater:
+                source = self.source
+                self._warmth.begin(read_temperature(self._device))
+                repeater.start()
+                heating.under_way.set()
+                edges = [source.probe()]
+                self._warmth.note(edges[0])
+                stride = _stride(source)
+                while not heating.stop.is_set():
+                    edges.append(source.next_edge(stride))
+                    self._warmth.note(edges[-1])
+                    settling = self._warmth.settling(_recent(source, stride))
+                    if not self._preheat.goes_on(now_s(), settling, is_awaited=False):
+                        break
+                self._preheat.end(now_s())
+                repeater.stop()
+                self._history.note()
+                self._warmth.finish(source.times_s(edges)[0])
+                self._ended_s, self._has_run = now_s(), True
+                heating.is_over.set()
+        finally:
+            heating.is_over.set()
 
     def measure(
         self,

@@ -156,7 +156,7 @@ class WarmthWatch:
         if self._model is None:
             self._remembered_s = pause.time_s
             self._model = ThermalModel(pause, self._known_cooling(), self._device.name)
-        else:
+        elif power_w > 0:  # otherwise one load follows another before the counter is updated
             self._model.add_pause(pause)
 
     def note(self, edge: Edge) -> None:

@@ -146,16 +146,20 @@ class Harness:
         Nothing else that is timed may run on the card until a kernel is measured, or `end_heating`
         is called.
         """
-        self._meter.begin_heating()
+        self.begin_heating()
         self._device.begin_context()
         self._verifier.begin_on_device(workload)
+
+    def begin_heating(self) -> None:
+        """Heat a card that has rested until a kernel is measured, or `end_heating`; see `begin`."""
+        self._meter.begin_heating()
 
     def heating(self) -> AbstractContextManager[None]:
         """Heat a card that has rested while the caller prepares something; see `EnergyMeter`."""
         return self._meter.heating()
 
     def end_heating(self) -> None:
-        """End the heating that `begin` has begun. Idempotent."""
+        """End the heating that `begin` or `begin_heating` has begun. Idempotent."""
         self._meter.end_heating()
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ _RECORDED = (
     "nvidia-cublas",
     "nvidia-cudnn-cu12",
     "nvidia-cudnn-cu13",
+    "deep_gemm",
 )
 """Packages whose versions are recorded."""
 

@@ -150,6 +150,15 @@ LIBRARY_ENTRIES: Mapping[str, LibraryEntry] = {
     ),
     # The same of groups, by one call of cuBLAS (cublasGemmGroupedBatchedEx), which chooses how.
     "cublas.grouped": LibraryEntry(("a", "b", "c", "workspace"), _PRODUCT_OPTIONS, ("nvmath",)),
+    # The same of 8-bit numbers with scales by block, by DeepGEMM, with b stored transposed. Scales
+    # are stored as for cuBLASLt; where DeepGEMM wants them otherwise, each launch first copies them
+    # to a workspace. An empty `version` of DeepGEMM stands for any.
+    "deep_gemm.fp8_gemm_nt": LibraryEntry(
+        ("a", "b", "a_scale", "b_scale", "c"),
+        {"columns": 0, "depth": 0, "version": ""},
+        ("torch", "deep_gemm"),
+        optional=("aligned_a_scale", "packed_b_scale"),
+    ),
     # A two-dimensional convolution, or cross-correlation, of tensors that are stored as `layout`
     # says, with zeros around the data. `algorithm` is an engine of that version of cuDNN with its
     # knobs; without one, the first that its heuristics offer is taken. What is `fused` is part of

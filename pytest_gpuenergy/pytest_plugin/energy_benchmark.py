@@ -251,11 +251,8 @@ class EnergyBenchmark:
 
         The caller times nothing on the card meanwhile; see `Harness.begin`.
         """
-        options = self._session.options
-        if not options.verify_only and options.export_folder is None:
-            harness = self._session.harness
-            self._item.addfinalizer(harness.end_heating)
-            harness.begin(workload)
+        if self._session.card.measures:
+            self._session.harness.begin(workload)
 
     def _keep(self, measurement: Measurement, named: Subject) -> Measurement:
         """Add the item's parameters and the session's flags to a measurement; write it to disk."""

@@ -151,6 +151,9 @@ class RunPlugin:
             bad_option = isinstance(error, InputError)
             deferring.give_up(error_message(error), BAD_OPTION if bad_option else UNUSABLE)
             setpoints = [CURRENT]  # other workers collect and run the rest
+        card = self.session.card
+        if card.opened and not card.device.emulated and runs_items(self._config):
+            card.device.prepare(())  # imports CuPy while the rest is collected
         ids = [setpoint.label for setpoint in setpoints]
         metafunc.parametrize(POWERCAP_FIXTURE, setpoints, ids=ids, indirect=True)
 
@@ -195,6 +198,11 @@ class RunPlugin:
         if session.options.strict_powercap and not session.card.named.left_out(setpoint):
             pytest.fail(problem, pytrace=False)
         pytest.skip(problem)
+
+    @pytest.hookimpl(tryfirst=True)  # before the card is restored, or whatever else ends
+    def pytest_runtest_teardown(self) -> None:
+        """Stop heating the card for an item that was not measured."""
+        self.session.end_heating()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -162,7 +162,7 @@ class SessionCard:
         assert self._station is not None
         if self._options.export_folder is not None:
             self._station.check(setpoint)
-        if not self._measures:
+        if not self.measures:
             return UNKNOWN
         if setpoint != CURRENT:  # before, because this process may die while it sets the card
             self._tell(SET, setpoint.label)
@@ -178,14 +178,14 @@ class SessionCard:
             SetpointError: another program seems to have locked them.
         """
         assert self._station is not None
-        if self._measures and any(
+        if self.measures and any(
             setpoint.sm_clock_mhz is not None for setpoint in self.named.setpoints
         ):
             self._station.refuse_foreign_lock()
 
     def enforced(self) -> Setpoint:
         """The setpoint that the card currently enforces."""
-        return enforced_setpoint(self.device) if self._measures else UNKNOWN
+        return enforced_setpoint(self.device) if self.measures else UNKNOWN
 
     def answers(self) -> bool:
         """Return whether the card responds at all, as opposed to only rejecting a setpoint."""
@@ -207,7 +207,8 @@ class SessionCard:
         self._exit.close()
 
     @property
-    def _measures(self) -> bool:
+    def measures(self) -> bool:
+        """Whether the items of this run are measured, rather than only verified or exported."""
         return self._options.export_folder is None and not self._options.verify_only
 
 
@@ -223,6 +224,8 @@ class Session:
         items: the number of items that this process may measure.
         link: in a pytest-xdist worker, the line to the controller.
         announce_preheat: called with the seconds for which the card may still be heated up.
+        heats_at_once: whether the first item times nothing on the card before it is measured, so
+            that the card is heated from the moment on in which it is claimed.
     """
 
     def __init__(self, options: PytestOptions, run_id: str, link: Link | None = None) -> None:
@@ -237,6 +240,7 @@ class Session:
         self.resumption = Resumption(options, link)
         self.items = 1
         self.announce_preheat: Announce = lambda _: None
+        self.heats_at_once = False
         self._harness: Harness | None = None
         self._folder: RunFolder | None = None
         self._anchors: AnchorWatch | None = None
@@ -253,13 +257,12 @@ class Session:
         if self._harness is not None:
             return
         station = self.card.claim(self.run_id)
-        try:
-            self._begin_at(station)
-        except BaseException:
-            self.card.release()
-            raise
+        with contextlib.ExitStack() as undoing:
+            undoing.callback(self.card.release)
+            self._begin_at(station, undoing)
+            undoing.pop_all()
 
-    def _begin_at(self, station: Station) -> None:
+    def _begin_at(self, station: Station, undoing: contextlib.ExitStack) -> None:
         device, options = self.card.device, self.options
         self.restored += station.restored
         for sentence in station.restored:
@@ -275,6 +278,9 @@ class Session:
             # The seconds of an emulated card are not those of whoever waits.
             announce=(lambda _: None) if device.emulated else self.announce_preheat,
         )
+        if self.heats_at_once and self.card.measures and self.card.named.setpoints == [CURRENT]:
+            undoing.callback(harness.end_heating)
+            harness.begin_heating()
         run = run_info(
             device,
             self.run_id,
@@ -352,6 +358,11 @@ class Session:
     def expect_workload(self, workload: Workload) -> None:
         """Prepare what a later item's kernel is verified on, see `Verifier.expect_workload`."""
         self.harness.expect_workload(workload)
+
+    def end_heating(self) -> None:
+        """Stop heating the card for an item that has ended. Idempotent."""
+        if self._harness is not None:
+            self._harness.end_heating()
 
     def finish(self) -> None:
         """Check the anchor kernels for the last time, before the power limit is restored."""

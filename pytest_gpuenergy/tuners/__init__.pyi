@@ -11,6 +11,7 @@ from .contenders import (
     check_text_contender as check_text_contender,
     contender_kernels as contender_kernels,
     cudnn_call as cudnn_call,
+    takes_part as takes_part,
 )
 from .conv.conv_templates import (
     DepthwiseParameters as DepthwiseParameters,
@@ -44,6 +45,7 @@ from .gemm.estimate import estimated_cycles as estimated_cycles
 from .gemm.heuristics import advise_tiles as advise_tiles
 from .gemm.library_kernels import (
     cublas_call as cublas_call,
+    deepgemm_call as deepgemm_call,
     grouped_call as grouped_call,
     triton_candidates as triton_candidates,
 )

@@ -28,6 +28,7 @@ from pytest_gpuenergy.tuners.gemm.cutlass_kernels import (
 from pytest_gpuenergy.tuners.gemm.cutlass_profiler import profiled_kernel
 from pytest_gpuenergy.tuners.gemm.library_kernels import (
     cublas_call,
+    deepgemm_call,
     grouped_call,
     triton_candidates,
 )
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 
 CUTLASS_PROFILER = "cutlass_profiler"
+_DEEPGEMM = "deepgemm"
 _CUDNN_WORKSPACE_BYTES = 1 << 30
 """The largest workspace that an algorithm of cuDNN may have; those for the bundled networks take up
 to 186 MiB on an H100 (cuDNN 9.19). PyTorch sets no limit."""
@@ -241,7 +243,14 @@ def triton_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
 
 def cublas_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
     """Return the best of what cuBLASLt's heuristics offer, and of cuBLAS's call for groups."""
-    return _best_offered(cublas_call(gemm), gemm, setup, grouped_call(gemm))
+    candidates, grouped = _offered(cublas_call(gemm), gemm, setup), grouped_call(gemm)
+    return best_of([*candidates, *([grouped] if grouped else [])], gemm, setup.gpu)
+
+
+def deepgemm_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
+    """Return the call of the installed DeepGEMM, which chooses its kernel itself."""
+    (call,) = _offered(deepgemm_call(gemm, setup.gpu.architecture), gemm, setup)
+    return call
 
 
 def cudnn_call(conv: Conv2d) -> LibraryCall:
@@ -275,24 +284,20 @@ def cudnn_call(conv: Conv2d) -> LibraryCall:
 
 def cudnn_kernel(conv: Conv2d, setup: ContenderSetup) -> AnyKernel:
     """Return the best of all algorithms that cuDNN's heuristics offer."""
-    return _best_offered(cudnn_call(conv), conv, setup)
+    return best_of(_offered(cudnn_call(conv), conv, setup), conv, setup.gpu)
 
 
-def _best_offered(
-    call: LibraryCall,
-    workload: Gemm | Conv2d,
-    setup: ContenderSetup,
-    other: LibraryCall | None = None,
-) -> AnyKernel:
+def _offered(
+    call: LibraryCall, workload: Gemm | Conv2d, setup: ContenderSetup
+) -> tuple[LibraryCall, ...]:
     if reason := setup.gpu.refusal(call):
         raise UnavailableError(reason)
     try:
-        candidates = setup.gpu.offered(call, workload.io)
+        return setup.gpu.offered(call, workload.io)
     except KernelFault as fault:
         if fault.outcome != "constraints":
             raise
         raise UnavailableError(str(fault)) from None
-    return best_of([*candidates, *([other] if other else [])], workload, setup.gpu)
 
 
 def cutlass_kernel(gemm: Gemm, setup: ContenderSetup) -> AnyKernel:
@@ -342,9 +347,11 @@ CONTENDERS: Mapping[str, Callable[[Any, ContenderSetup], AnyKernel]] = {
     "cublas": cublas_kernel,
     "cutlass": cutlass_kernel,
     CUTLASS_PROFILER: profiled_cutlass_kernel,
+    _DEEPGEMM: deepgemm_kernel,
     "cudnn": cudnn_kernel,
 }
-"""The contenders by their names in items. The profiler's takes part only if its program is given.
+"""The contenders by their names in items. The profiler's takes part only if its program is given;
+see also `takes_part`.
 
 Each takes a workload of a kind for which `CONTENDERS_IN` lists it. It raises `UnavailableError` if
 it has no kernel here; any other error is a failure.
@@ -353,15 +360,27 @@ it has no kernel here; any other error is a failure.
 CONTENDER_MODULES: Mapping[str, tuple[str, ...]] = {
     "triton": TRITON_MODULES,
     "cublas": LIBRARY_ENTRIES["cublasLt.matmul"].modules,
+    _DEEPGEMM: LIBRARY_ENTRIES["deep_gemm.fp8_gemm_nt"].modules,
     "cudnn": LIBRARY_ENTRIES["cudnn.convolution"].modules,
 }
 """The Python modules that a contender's kernels need on a real GPU; the others' need none."""
 
 CONTENDERS_IN: Mapping[str, tuple[str, ...]] = {
-    Gemm.kind: ("template", "tvm", "triton", "cublas", "cutlass", CUTLASS_PROFILER),
+    Gemm.kind: ("template", "tvm", "triton", "cublas", "cutlass", CUTLASS_PROFILER, _DEEPGEMM),
     Conv2d.kind: ("template", "tvm", "cudnn"),
 }
 """The names of the contenders in each kind of workload."""
+
+
+def takes_part(name: str, workload: Gemm | Conv2d) -> bool:
+    """Return whether a contender takes part in a workload without being named.
+
+    DeepGEMM does in the one kind of products that it has, since others would each have an item more
+    that is skipped.
+    """
+    if name != _DEEPGEMM:
+        return True
+    return isinstance(workload, Gemm) and (workload.mode, workload.scaling) == ("e4m3", "block")
 
 
 def check_contenders(names: Sequence[str], kind: str) -> None:

@@ -50,6 +50,21 @@ def test_a_layout_and_a_contender_are_words_of_the_id(folder):
     assert found == ["gemm_64x64x64_nn-template-200W"]
 
 
+def test_a_contender_with_one_kind_of_products_has_items_there_and_where_it_is_named(folder):
+    products = ["--gemm", "MNK=64 layout=tn; MNK=64 layout=tn mode=e4m3 scaling=block"]
+    plain, blocks = (f"gemm_64x64x64_tn{end}" for end in ("", "_e4m3_block"))
+    assert ids(folder, NAMED, *products) == [
+        *(f"{plain}-{contender}-200W" for contender in CONTENDERS),
+        *(f"{blocks}-{contender}-200W" for contender in (*CONTENDERS, "deepgemm")),
+    ]
+    named = ids(folder, NAMED, *products, "--contenders", "deepgemm,cublas")
+    assert named == [
+        f"{product}-{contender}-200W"
+        for product in (plain, blocks)
+        for contender in ("deepgemm", "cublas")
+    ]
+
+
 @pytest.mark.parametrize(
     "product",
     [

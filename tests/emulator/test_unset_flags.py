@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from points import nightly
 
-from pytest_gpuenergy.emulator import with_values
+from pytest_gpuenergy.emulator import needs_zeros, with_values
 from pytest_gpuenergy.support import KernelFault
 from pytest_gpuenergy.workloads import Tensor
 
@@ -86,6 +86,21 @@ PARTS = {
 @pytest.mark.parametrize("name", PARTS)
 def test_a_flag_in_an_array_or_structure_is_seen(is_seen, runner, name):
     assert is_seen(runner, PARTS[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("void f(bool a, int b) { g(a, b); }", False),
+        ("template <bool A> __device__ int f(int (*g)(int), bool a, bool b);", False),
+        ("void f(bool a, int b) { bool c[2]; }", True),
+        ("struct S { bool a; }; void f(bool a, S b) {}", True),
+        ("void f() { for (bool a, b; a;) {} }", True),
+        ("void f() { g([&](bool a, int b) { bool c[2]; return a; }, 1); }", True),
+    ],
+)
+def test_only_flags_that_have_no_value_need_another_build(text, expected):
+    assert needs_zeros(text, "") == expected
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ from pytest_gpuenergy.energy import (
     Preheat,
     Reading,
     Settling,
+    ThermalModel,
+    ThermalSample,
 )
 from pytest_gpuenergy.record import Metric
 from pytest_gpuenergy.support import DeviceError, KernelFault
@@ -851,9 +853,9 @@ def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
     assert other.running.wait(20)
     alone = meter.begin_run(subject)
     assert subject.running.wait(20)
-    assert other.done.is_set()
     assert reached.wait(20)
     repeater = alone()
+    assert other.done.is_set()
     begin_s = device.clock.now_s()
     reading = meter.measure(repeater)
     took_s = device.clock.now_s() - begin_s
@@ -862,6 +864,81 @@ def test_a_kernel_that_has_run_beside_other_work_goes_on_and_needs_less_heat(
     assert 0.4 <= heat_s < 0.95
     assert reading.flags == ()
     assert reading.energy_mj.low < 0.02 * 419.0 < reading.energy_mj.high
+
+
+class NotedLoad(LoadBeside):
+    """A load that notes when it is loaded, and when it is to end."""
+
+    def __init__(self, inner: AbstractContextManager[Repeater], events: list[str], name: str):
+        super().__init__(inner, "hang" if name == "other" else "")
+        self._events, self._name = events, name
+
+    def __enter__(self) -> Any:
+        if self._name != "other":
+            self._events.append(f"{self._name} is loaded")
+        return super().__enter__()
+
+    def end(self) -> None:
+        self._events.append(f"{self._name} ends")
+        super().end()
+
+
+def test_another_load_heats_the_card_while_a_kernel_is_loaded(device, repeat, monkeypatch):
+    events: list[str] = []
+    other = NotedLoad(repeat(0.02, 600.0), events, "other")
+    monkeypatch.setattr(device, "heater", lambda: other)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    meter.begin_heating()
+    meter.measure(meter.begin_run(NotedLoad(repeat(0.02, 419.0), events, "kernel"))())
+    assert events == ["kernel is loaded", "other ends"]
+
+
+class SlowlyEnding(LoadBeside):
+    """A load whose process ends only when another load runs."""
+
+    def __init__(self, inner: AbstractContextManager[Repeater], after: LoadBeside) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._after.running.wait(20)
+        super().__exit__(*error)
+
+
+def test_a_kernel_does_not_wait_for_the_end_of_the_process_that_has_heated(
+    device, repeat, monkeypatch
+):
+    subject = LoadBeside(repeat(0.02, 419.0))
+    other = SlowlyEnding(repeat(0.02, 600.0), subject)
+    monkeypatch.setattr(device, "heater", lambda: other)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=12.0))
+    meter.begin_heating()
+    assert other.running.wait(20)
+    repeater = meter.begin_run(subject)()
+    assert other.done.is_set()  # before anything is measured
+    assert meter.measure(repeater).flags == ()
+
+
+def test_a_load_that_follows_another_at_once_has_no_pause_before(device, repeat, monkeypatch):
+    pauses: list[ThermalSample] = []
+    monkeypatch.setattr(ThermalModel, "add_pause", lambda _, end: pauses.append(end))
+    nvml, name = device.nvml, "nvmlDeviceGetTotalEnergyConsumption"
+    read, kept_mj = getattr(nvml, name), []
+    monkeypatch.setattr(nvml, name, lambda handle: kept_mj[0] if kept_mj else read(handle), False)
+    meter = EnergyMeter(device, MeterSettings(preheat_s=0.0))
+    with repeat(0.02, 419.0) as repeater:
+        meter.measure(repeater)
+        start, stop = repeater.start, repeater.stop
+        # The counter is updated ten times a second: not between the end of one load and another.
+        monkeypatch.setattr(
+            repeater, "stop", lambda: (stop(), kept_mj.append(read(device.handle)))[0]
+        )
+        monkeypatch.setattr(repeater, "start", lambda: (kept_mj.clear(), start()))
+        device.clock.sleep_s(1.0)
+        meter.measure(repeater)
+        assert len(pauses) == 1
+        assert meter.measure(repeater).settling is not None
+    assert len(pauses) == 1
 
 
 def test_heat_beside_other_work_counts_at_the_power_limit_too(device, repeat, monkeypatch):

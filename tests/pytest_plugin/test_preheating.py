@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from pytest_gpuenergy.emulator import EmulatedDevice
+from pytest_gpuenergy.engine import run_info
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.pytest_plugin import show_preheat
+from pytest_gpuenergy.record import RunInfo
+from pytest_gpuenergy.support import DeviceError
 
 SLOW_TO_SETTLE = ("--gpu-device", "emulated:h100", "--powercap", "current")
 
@@ -59,3 +65,78 @@ def test_the_record_has_the_energy_as_measured_and_both_temperatures(project):
     assert first.raw_energy_mj == pytest.approx(raw)
     brought = first.raw_energy_mj * (1 + first.energy_change_per_k * warmer)
     assert brought == pytest.approx(first.energy_mj, rel=1e-6)
+
+
+RUN_INFO = "pytest_gpuenergy.pytest_plugin.session.run_info"
+HEATS_AT_ONCE = """
+def pytest_collection_finish(session):
+    session.config.pluginmanager.get_plugin("gpuenergy-run").session.heats_at_once = True
+"""
+SKIPPED = """
+import pytest
+
+def test_one(powercap, energy_benchmark):
+    pytest.skip("nothing to measure")
+"""
+
+
+class IdleHeater:
+    """A heater that heats nothing, and notes when it begins and is to end."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self._ended = threading.Event()
+        events.append("heat")
+
+    def __enter__(self) -> Any:
+        self._ended.wait(30)
+        raise DeviceError("It has been ended.")
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def end(self) -> None:
+        self._events.append("end")
+        self._ended.set()
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens in a run: heat, its end, and the identity of the run, which takes a second."""
+    found: list[str] = []
+
+    def noted(*given: Any, **named: Any) -> RunInfo:
+        found.append("identity")
+        return run_info(*given, **named)
+
+    monkeypatch.setattr(RUN_INFO, noted)
+    monkeypatch.setattr(EmulatedDevice, "heater", lambda _: IdleHeater(found))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "happens"),
+    [
+        (("--powercap", "current"), ["heat", "identity", "end"]),
+        (("--powercap", "1"), ["identity"]),
+        (("--powercap", "current", "--gpuenergy-verify-only"), ["identity"]),
+    ],
+)
+def test_a_card_is_heated_once_it_is_claimed_until_its_item_ends(project, events, options, happens):
+    project.module(SKIPPED)
+    project.pytester.makeconftest(HEATS_AT_ONCE)
+    project.run("--gpuenergy-preheat", "5", *options).assert_outcomes(skipped=1)
+    assert events == happens
+
+
+def test_a_card_is_not_heated_for_an_item_that_may_time_something_on_it(project, events):
+    project.module(SKIPPED)
+    project.run("--gpuenergy-preheat", "5", "--powercap", "current").assert_outcomes(skipped=1)
+    assert events == ["identity"]
+
+
+def test_a_run_that_cannot_begin_heats_no_longer(project, events, monkeypatch):
+    project.module(SKIPPED)
+    project.pytester.makeconftest(HEATS_AT_ONCE)
+    monkeypatch.setattr(RUN_INFO, Mock(side_effect=DeviceError("It is gone.")))
+    assert project.run("--gpuenergy-preheat", "5", "--powercap", "current").ret != 0
+    assert events == ["heat", "end"]

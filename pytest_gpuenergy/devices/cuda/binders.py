@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from pytest_gpuenergy.kernels import (
     Launch,
     LibraryCall,
     MapType,
+    Origin,
     StructLayout,
     TensorMap,
     TritonKernel,
@@ -278,19 +280,84 @@ def _cudnn_convolution(
     return convolve_and_finish
 
 
+def _deepgemm_matmul(
+    _cupy: Any, job: Job, call: LibraryCall, payloads: Mapping[str, Any]
+) -> Launcher:
+    library, version = _deepgemm(), call.all_options["version"]
+    if version not in ("", found := str(library.__version__)):
+        raise KernelFault(
+            "constraints",
+            f"The call is one of DeepGEMM {version}, and this is {found}: let it be made again.",
+        )
+    results = _torch_tensors(job, payloads)
+    tensors = {parameter: results[name] for parameter, name in call.tensors.items()}
+    a_scale, b_scale = tensors["a_scale"], tensors["b_scale"]
+    copies = []
+    if (aligned := tensors.get("aligned_a_scale")) is not None:
+        rows = aligned[:, : a_scale.shape[1]]
+        copies.append((rows, a_scale))
+        a_scale = rows
+    if (packed := tensors.get("packed_b_scale")) is not None:
+        copies.append((packed, b_scale[:, : packed.shape[1]]))
+        b_scale = packed
+    columns, depth = (call.all_options[name] or None for name in ("columns", "depth"))
+    a = (tensors["a"][:, :depth], a_scale.t())
+    b = (tensors["b"][:, :depth], b_scale)
+    c = tensors["c"][:, :columns]
+
+    def multiply() -> None:
+        for target, scales in copies:
+            target.copy_(scales)
+        library.fp8_gemm_nt(a, b, c)
+
+    return multiply
+
+
+def _deepgemm() -> Any:
+    """Return the module of DeepGEMM.
+
+    Raises:
+        KernelFault: it cannot be imported, or is too old.
+    """
+    try:
+        library = importlib.import_module("deep_gemm")
+    except Exception as error:  # whatever it meets, such as a folder of CUDA that it does not find
+        raise KernelFault(
+            "constraints",
+            f"DeepGEMM cannot be imported ({_description(error)}): install it again for this "
+            "PyTorch, and put nvcc on the PATH.",
+        ) from None
+    if not hasattr(library, "fp8_gemm_nt"):
+        raise KernelFault(
+            "constraints",
+            f"DeepGEMM {getattr(library, '__version__', '')} has no fp8_gemm_nt: install version 2 "
+            "or later.",
+        )
+    return library
+
+
+def _versioned_deepgemm(call: LibraryCall, _io: IoContract) -> tuple[LibraryCall, ...]:
+    """Return the call with the version of DeepGEMM, on which its choice of a kernel depends."""
+    version = str(_deepgemm().__version__)
+    origin = Origin(call.origin.kind, None, {"version": version})
+    return (replace(call, options={**call.options, "version": version}, origin=origin),)
+
+
 LIBRARY: Mapping[str, Callable[[Any, Job, LibraryCall, Mapping[str, Any]], Launcher]] = {
     "torch.matmul": _torch_matmul,
     "cublasLt.matmul": _cublas_matmul,
     "cublas.grouped": _cublas_grouped,
+    "deep_gemm.fp8_gemm_nt": _deepgemm_matmul,
     "cudnn.convolution": _cudnn_convolution,
 }
 """For each name of `LIBRARY_ENTRIES`, the function that binds the library call to its buffers."""
 
 _OFFERS: Mapping[str, Callable[[LibraryCall, IoContract], tuple[LibraryCall, ...]]] = {
     "cublasLt.matmul": offered_algorithms,
+    "deep_gemm.fp8_gemm_nt": _versioned_deepgemm,
     "cudnn.convolution": offered_convolutions,
 }
-"""The functions that list the algorithms of the libraries that have several."""
+"""The functions that list a library's algorithms, or tell its version."""
 
 
 def offered(cupy: Any, call: LibraryCall, io: IoContract) -> tuple[LibraryCall, ...]:

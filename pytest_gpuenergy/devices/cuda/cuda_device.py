@@ -78,6 +78,9 @@ _SHARING_S = 60.0
 """The time limit for the worker to open this process's memory; its context takes a second."""
 
 
+_INSTALLED_BY = {"deep_gemm": "install DeepGEMM 2 or later from github.com/deepseek-ai/DeepGEMM"}
+"""What installs a module that is not in the extra ``gemm``."""
+
 _Modules = tuple[str, ...] | None
 """The Python modules that a worker's kernels need; None for a worker of CUDA text, see
 `_ONE_QUEUE`."""
@@ -134,10 +137,8 @@ class CudaDevice(Device):
         missing = [module for module in kernel.modules if find_spec(module) is None]
         if not missing:
             return None
-        return (
-            f"{kernel.label} needs {missing[0]}, which is not installed: pip install "
-            "'pytest-gpuenergy[gemm]'."
-        )
+        how = _INSTALLED_BY.get(missing[0], "pip install 'pytest-gpuenergy[gemm]'")
+        return f"{kernel.label} needs {missing[0]}, which is not installed: {how}."
 
     def prepare(self, kernels: Sequence[AnyKernel]) -> None:
         if not kernels:  # otherwise another thread may be using the worker

@@ -100,9 +100,12 @@ class CudaRunner:
         self.prepare(modules)
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Import modules that kernels need, without creating a context; ignore missing ones."""
+        """Import modules that kernels need, without creating a context.
+
+        What cannot be imported is told where a kernel is bound that needs it.
+        """
         for name in modules:
-            with suppress(ImportError):
+            with suppress(Exception):  # DeepGEMM raises others than ImportError
                 importlib.import_module(name)
         if "triton" in modules:
             hash_triton()

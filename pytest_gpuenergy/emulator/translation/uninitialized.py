@@ -32,7 +32,8 @@ _ARRAY = re.compile(
 )
 # A flag without a value, also among others, in an array or in a type.
 _FLAG = re.compile(r"\bbool\s+(?:[^;(){}]*,\s*)?\w+\s*(?:\[[^\];{}]*\]\s*)*[,;]")
-# The parameters of a template are not variables.
+# Parameters have values; those of a template are no variables.
+_PARAMETERS = re.compile(r"\((?:[^(){};]|\([^(){};]*\))*\)")
 _TEMPLATE = re.compile(r"\btemplate\s*<(?:[^<>;{}]|<[^<>;{}]*>)*>")
 _COMPARED = (
     r"\b\w*(?:max|min|Max|Min|MAX|MIN)\w*\s*\([^;{}]*\bNAME\s*\[",
@@ -49,7 +50,9 @@ def needs_zeros(source: str, warnings: str) -> bool:
 
     The warnings are those of the compiler for the translation of ``source``.
     """
-    if _WARNING.search(warnings) or _FLAG.search(_TEMPLATE.sub("", source)):
+    if _WARNING.search(warnings):
+        return True
+    if _FLAG.search(_PARAMETERS.sub("()", _TEMPLATE.sub("", source))):
         return True
     names = {found["name"] for found in _ARRAY.finditer(source) if found["type"] not in _NO_TYPE}
     # Of an array whose elements are compared, a maximum may start with the pattern.

@@ -224,7 +224,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize ``gemm_workload`` and, with it, ``contender``."""
+    """Parametrize ``gemm_workload`` and, with it, ``contender``.
+
+    A contender that is not named in ``--contenders`` has no items in products of another kind than
+    it has, see `tuners.takes_part`.
+    """
     if "gemm_workload" not in metafunc.fixturenames:
         return
 
@@ -236,9 +240,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         contenders = chosen_contenders(config, Gemm.kind)
     except GpuEnergyError as error:
         raise collection_error(metafunc.config, error) from None
-    metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
-    if "contender" in metafunc.fixturenames:
-        metafunc.parametrize("contender", contenders)
+    if "contender" not in metafunc.fixturenames:
+        metafunc.parametrize("gemm_workload", chosen, ids=[product.name for product in chosen])
+        return
+    named = split_words([config.getoption("--contenders") or ALL_CONTENDERS])
+    pairs = [
+        (product, contender)
+        for product in chosen
+        for contender in contenders
+        if contender in named or tuners.takes_part(contender, product)
+    ]
+    ids = [f"{product.name}-{contender}" for product, contender in pairs]
+    metafunc.parametrize(("gemm_workload", "contender"), pairs, ids=ids)
 
 
 def chosen_contenders(config: pytest.Config, kind: str) -> list[str]:
@@ -351,9 +364,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         tuners.KernelStore() as store,
     ):  # its own item reports it
         # Templates do not need the store.
-        kernels.begin(
-            *first, tuners.ContenderSetup(run.session.card.device, records_folder(config), store)
-        )
+        setup = tuners.ContenderSetup(run.session.card.device, records_folder(config), store)
+        run.session.heats_at_once = kernels.begin(*first, setup) is not None
 
 
 @pytest.hookimpl(trylast=True)

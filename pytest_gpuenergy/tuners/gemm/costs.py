@@ -54,6 +54,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         sharing_share: the time of a step where blocks share tiles, relative to others: these blocks
             are at different columns of A, and find less in the caches.
         start_cycles: the cycles of a launch in which no block works.
+        early_cycles: the cycles that a launch saves which begins while the one before it ends.
         cluster_cycles: the cycles until the blocks of a cluster have begun.
         dividing_cycles: the cycles in which blocks that divide the steps of a tile wait for one
             another to add their sums, besides reading these.
@@ -96,6 +97,7 @@ class Costs(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     copied_bytes_per_cycle: float = 16.0
     sharing_share: float = 1.0
     start_cycles: float = 0.0
+    early_cycles: float = 0.0
     cluster_cycles: float = 0.0
     dividing_cycles: float = 0.0
     cluster_m_share: float = 1.0

@@ -13,22 +13,21 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from pytest_gpuenergy.tuners.gemm.costs import Costs, FittedCosts
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling
+from pytest_gpuenergy.tuners.gemm.tiling import FEW_ROWS, Tiling
 from pytest_gpuenergy.tuning import CardResources
 from pytest_gpuenergy.workloads import Gemm
 
+SHORT_ROWS = 32
+"""The most rows of a product whose A has short lines if it is stored transposed. A step of all
+blocks then lies in few lines of the L2, which all of them ask for at once. On an H200, five
+launches of `skinny` with 0.2 to 0.9 million such lines took 4 to 18 us more than B takes to be
+read, and two of `wgmma`, whose tiles all begin at the same step, with 0.2 and 0.4 million 9 and 11.
+"""
 SCHEDULERS = 4
 """The schedulers of a multiprocessor; each issues an instruction per cycle (from sm_70 on)."""
 _SHARPNESS = 8
 """The sharpness of the corner where one bound of a time becomes larger than another, such as where
 the power limit begins to hold a product back."""
-FEW_ROWS = 64
-"""The most rows of a product that takes as long as B takes to come from memory."""
-_FEW_ROWS_SHARE = 1.1
-"""What templates for many rows take in 16 bits for products with few, relative to the estimate.
-Ten products whose B came from memory took 1.4 to 1.9 times as long on an H200; where it was in the
-L2, as in most trials, some were faster than `skinny`. Among the kernels of 61 such products that
-were timed, the first choices are the fastest with 1.1 (docs/notes/decoding.md)."""
 _PREPARING_BESIDE = 0.4
 """How much longer warps prepare a step for each further block, whose warps do so meanwhile."""
 _FIRST_CORRECTED = 512
@@ -127,7 +126,7 @@ def product_cycles(
     if gemm.most_rows <= FEW_ROWS:
         moved = gemm.bytes_moved / (card.multiprocessors * costs.memory_bytes_per_cycle)
         bounds.append(costs.start_cycles + costs.first_cycles + moved)
-    return soft_maximum(total, *bounds)
+    return soft_maximum(total, *bounds) - costs.early_cycles * tiling.begins_early(gemm)
 
 
 def soft_maximum(*bounds: float) -> float:
@@ -147,17 +146,23 @@ def copying_cycles(nbytes: int, card: CardResources, costs: Costs) -> float:
     return costs.launch_cycles + moved / costs.copied_bytes_per_cycle
 
 
+def short_line_cycles(gemm: Gemm, tiles: int, each: float) -> float:
+    """Return the clock cycles for which lines of A hold a launch up, see `SHORT_ROWS`.
+
+    Args:
+        gemm: the product.
+        tiles: the tiles of the product.
+        each: the cycles for each line that is read for a tile, by all multiprocessors together.
+    """
+    short = gemm.a_transposed and gemm.most_rows <= SHORT_ROWS
+    return each * tiles * gemm.K if short else 0.0
+
+
 class _Corrected(Protocol):
     """Parameters whose estimate can be corrected."""
 
     def traits(self, gemm: Gemm, card: CardResources, cycles: float) -> tuple[float, ...]:
         """Return what may explain how far the estimate is off."""
-
-
-def _few_rows_share(gemm: Gemm, tiling: Tiling) -> float:
-    """Return what a kernel takes where B comes from memory, relative to its estimate."""
-    few = gemm.most_rows <= FEW_ROWS and gemm.element_bytes == 2
-    return _FEW_ROWS_SHARE if few and tiling.family != "skinny" else 1.0
 
 
 def estimated_cycles(
@@ -180,11 +185,7 @@ def estimated_cycles(
     """
     import numpy as np
 
-    shares = [_few_rows_share(gemm, tiling) for tiling in tilings]
-    cycles = [
-        share * tiling.cycles(gemm, card, estimate.costs[tiling.family])
-        for share, tiling in zip(shares, tilings, strict=True)
-    ]
+    cycles = [tiling.cycles(gemm, card, estimate.costs[tiling.family]) for tiling in tilings]
     for kind, trees in estimate.corrections.items():
         places = [place for place, tiling in enumerate(tilings) if tiling.corrections == kind]
         if of_best:
@@ -195,7 +196,7 @@ def estimated_cycles(
             place for place in places[begin : begin + count] if least * cycles[place] <= best
         ]:
             traits = [
-                cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place] / shares[place])
+                cast("_Corrected", tilings[place]).traits(gemm, card, cycles[place])
                 for place in batch
             ]
             sums = trees.sums(np.array(traits, dtype=float))

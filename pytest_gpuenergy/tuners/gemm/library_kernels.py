@@ -1,17 +1,25 @@
-"""The kernels of other libraries: cuBLASLt's call, and Triton's kernel with its configurations."""
+"""The kernels of other libraries: calls of cuBLASLt and DeepGEMM, Triton's kernel and choices."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from pytest_gpuenergy.kernels import KernelConstant, LibraryCall, Origin, TritonKernel
 from pytest_gpuenergy.support import UnavailableError, cuda_dir
 from pytest_gpuenergy.tuning import CardResources
-from pytest_gpuenergy.workloads import FUSED_INPUTS, SCALE_BLOCK, Activation, Gemm, Mode, Tensor
+from pytest_gpuenergy.workloads import (
+    FUSED_INPUTS,
+    SCALE_BLOCK,
+    Activation,
+    Gemm,
+    Mode,
+    Tensor,
+    stored_as,
+)
 
 _WORKSPACE_BYTES = 32 << 20
 """The default workspace of cuBLAS on Hopper (cuBLAS documentation, ``cublasSetWorkspace``)."""
@@ -105,6 +113,81 @@ def _check_float8_call(gemm: Gemm) -> None:
             f"cuBLASLt does not compute {gemm.name}, since it does not quantize A: compare with "
             "the product without quantize."
         )
+
+
+_DEEPGEMM_ARCHITECTURE = "sm_90"
+"""The architecture whose kernels in DeepGEMM take scales in float32."""
+_BYTES_APART = 16
+"""What the distance between rows in bytes must be a multiple of, for the tensor memory accelerator;
+and the distance between the scales of a step along K and those of the next."""
+_COLUMNS_STORED = 8
+"""What DeepGEMM needs N to be a multiple of."""
+
+
+def deepgemm_call(gemm: Gemm, architecture: str) -> LibraryCall:
+    """Return the call of DeepGEMM for a product, for which it chooses one kernel itself.
+
+    Args:
+        gemm: the product.
+        architecture: that of the GPU, such as ``sm_90``.
+
+    Raises:
+        UnavailableError: DeepGEMM does not compute such a product, or not on this card.
+    """
+    if why := next(_reasons_against_deepgemm(gemm), None):
+        raise UnavailableError(f"DeepGEMM does not compute {gemm.name}, since {why}.")
+    if architecture != _DEEPGEMM_ARCHITECTURE:
+        raise UnavailableError(
+            f"DeepGEMM takes a GPU of {_DEEPGEMM_ARCHITECTURE} for products with scales in "
+            f"float32, and this one is of {architecture}."
+        )
+    (along_k, rows), (along_n, stored_along_k) = gemm.shapes_of_scales
+    scales_apart = _BYTES_APART // stored_as("float32").itemsize
+    spaces = []
+    if rows % scales_apart:
+        aligned = (along_k, -(-rows // scales_apart) * scales_apart)
+        spaces.append(Tensor("aligned_a_scale", aligned, "float32", "workspace"))
+    if stored_along_k != along_k:
+        spaces.append(Tensor("packed_b_scale", (along_n, along_k), "float32", "workspace"))
+    return LibraryCall(
+        "deep_gemm.fp8_gemm_nt",
+        {
+            "a": "A",
+            "b": "B",
+            "a_scale": "a_scale",
+            "b_scale": "b_scale",
+            "c": "C",
+            **{space.name: space.name for space in spaces},
+        },
+        {"columns": gemm.N, "depth": gemm.K},
+        workspaces=tuple(spaces),
+        origin=Origin("deepgemm"),
+    )
+
+
+def _reasons_against_deepgemm(gemm: Gemm) -> Iterator[str]:
+    """Yield why DeepGEMM does not compute a product on Hopper.
+
+    See ``csrc/apis/gemm.hpp`` and ``csrc/jit_kernels/impls/sm90_fp8_gemm_1d2d.hpp`` there.
+    """
+    if gemm.mode != "e4m3" or gemm.scaling != "block":
+        yield "it takes part in products in mode e4m3 with scaling=block only"
+    if gemm.layout != "tn":
+        yield "it multiplies 8-bit matrices only in layout tn"
+    if gemm.quantize:
+        yield "it does not quantize A: compare with the product without quantize"
+    if gemm.has_end:
+        yield "it has no bias, activation or residual there"
+    if gemm.N % _COLUMNS_STORED:
+        yield f"it needs N to be a multiple of {_COLUMNS_STORED}"
+    for name, row, dtype in (
+        ("lda", gemm.lda, gemm.dtype),
+        ("ldb", gemm.ldb, gemm.dtype),
+        ("ldc", gemm.ldc, gemm.output_type),
+    ):
+        elements = _BYTES_APART // stored_as(dtype).itemsize
+        if row % elements:
+            yield f"it needs {name} to be a multiple of {elements}, that is, of 16 bytes"
 
 
 _MIN_CAPABILITY = 80

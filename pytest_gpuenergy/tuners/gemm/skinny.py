@@ -11,7 +11,7 @@ from typing import ClassVar
 from pytest_gpuenergy.kernels import Kernel, TensorMap
 from pytest_gpuenergy.support import InputError
 from pytest_gpuenergy.tuners.gemm.costs import Costs, costs_of
-from pytest_gpuenergy.tuners.gemm.estimate import FEW_ROWS, soft_maximum
+from pytest_gpuenergy.tuners.gemm.estimate import SHORT_ROWS, short_line_cycles, soft_maximum
 from pytest_gpuenergy.tuners.gemm.hopper import (
     ALIGNMENT_BYTES,
     DEPTH_BYTES,
@@ -23,7 +23,12 @@ from pytest_gpuenergy.tuners.gemm.hopper import (
     places_after,
     sums_constants,
 )
-from pytest_gpuenergy.tuners.gemm.tiling import MAX_BLOCKS_OF_CLUSTER, Tiling, tiled_kernel
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    FEW_ROWS,
+    MAX_BLOCKS_OF_CLUSTER,
+    Tiling,
+    tiled_kernel,
+)
 from pytest_gpuenergy.tuners.gemm.wgmma import KINDS, PRODUCTS_PER_CYCLE
 from pytest_gpuenergy.tuning import (
     SHARED_BYTES_PER_CYCLE,
@@ -43,6 +48,8 @@ _MOST_ROWS_TRIED, _MOST_ROWS_OF_OTHERS = FEW_ROWS + 8, 2 * FEW_ROWS
 """The most rows of a product for which the template is tried, and of a group or an 8-bit product.
 With 128 rows in ``bfloat16`` it was slower than others, and slower than estimated
 (docs/notes/untuned.md)."""
+_SHORT_LINE_CYCLES = 0.035
+"""See `short_line_cycles`."""
 _TILES_N = (64, 128, 256)
 _TILES_K = (64, 128, 256)
 _RESIDENT = (1, 2, 3, 4)
@@ -83,6 +90,7 @@ class SkinnyParameters(Tiling):
 
     template: ClassVar[str] = "skinny"
     family: ClassVar[str] = "skinny"
+    follows: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", *FLOAT8_MODES)
     min_capability: ClassVar[int] = 90
     max_capability: ClassVar[int] = 90
@@ -175,6 +183,14 @@ class SkinnyParameters(Tiling):
     def threads(self) -> int:
         return WARPGROUP * self.consumers + WARP_LANES * self.copying_warps
 
+    def rotates(self, gemm: Gemm) -> bool:
+        """Return whether tiles begin at different steps, see `SHORT_ROWS`.
+
+        On an H200, 8 x 12288 x 4096 in ``nt`` took 34 instead of 44 us with 128 columns then, and
+        28 instead of 32 with 256; with 64 rows, there was nothing to gain.
+        """
+        return gemm.a_transposed and gemm.most_rows <= SHORT_ROWS
+
     def registers(self, gemm: Gemm) -> int:
         consumer = self.tile_m // 2 + _CONSUMER_REGISTERS
         return consumer if _mapped(gemm) else max(consumer, _COPIER_REGISTERS)
@@ -252,12 +268,13 @@ class SkinnyParameters(Tiling):
             return soft_maximum(share * moved, *(steps * cycles for cycles in of_step))
 
         # Of a wave's blocks, some begin and end while others load.
-        total = costs.start_cycles + beside * (1 + max(0, waves + bool(rest) - 1) / resident)
+        total = costs.start_cycles - costs.early_cycles * self.begins_early(gemm)
+        total += beside * (1 + max(0, waves + bool(rest) - 1) / resident)
         total += waves * wave_cycles(resident, at_once / tiles)
         if rest:
             count = math.ceil(rest * self.split / card.multiprocessors)
             total += wave_cycles(count, rest / tiles)
-        return float(total)
+        return float(total) + short_line_cycles(gemm, tiles, _SHORT_LINE_CYCLES)
 
     def kernel(self, gemm: Gemm) -> Kernel:
         self.check_product(gemm)
@@ -276,6 +293,7 @@ class SkinnyParameters(Tiling):
             "LDB": gemm.ldb,
             "CONSUMERS": self.consumers,
             "COPYING_WARPS": self.copying_warps,
+            "ROTATED": f"{self.rotates(gemm):d}",
             "B_KEPT": gemm.element_bytes * gemm.products * gemm.K * gemm.N <= _KEPT_BYTES,
             "A_MAPPED": _a_mapped(gemm),
             "B_MAPPED": _b_mapped(gemm),

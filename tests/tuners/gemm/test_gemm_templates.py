@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -766,6 +767,38 @@ def test_few_rows_have_a_template_of_their_own(rows, few):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "columns", "split", "stages", "early"),
+    [
+        pytest.param(16, 4096, 2, 16, True, id="one block on nearly each multiprocessor"),
+        pytest.param(16, 4096, 2, 10, False, id="room for two blocks"),
+        pytest.param(16, 4096, 1, 16, False, id="half of the multiprocessors"),
+        pytest.param(16, 8192, 2, 16, False, id="two waves"),
+        pytest.param(72, 4096, 2, 16, False, id="many rows"),
+    ],
+)
+def test_launches_begin_early_where_each_multiprocessor_has_one_block(
+    rows, columns, split, stages, early
+):
+    tile_m = -(-rows // 8) * 8
+    chosen = SkinnyParameters(tile_m=tile_m, tile_n=64, tile_k=128, stages=stages, split=split)
+    kernel = chosen.kernel(Gemm("g", rows, columns, 4096, "tn", "e4m3"))
+    assert [one.early for one in kernel.launches] == [early]
+    assert f"#define EARLY {early:d}" in kernel.source
+
+
+@pytest.mark.parametrize(
+    "smallest", [one for one in SMALLEST.values() if one.follows], ids=lambda one: one.template
+)
+def test_what_can_begin_early_waits_for_the_launch_before_it(smallest):
+    gemm = Gemm("g", 64, 4096, 4096, "tn", smallest.modes[0])
+    source = smallest.kernel(gemm).source
+    body = source[source.index("gemm(", source.index("__launch_bounds__(THREADS")) :]
+    reads = re.search(r"\b(copy_step|copy_mapped|common_scales|factors_of)\(", body)
+    assert reads is not None
+    assert body.index("\n  follow();\n") < reads.start()
+
+
 def test_blocks_divide_the_steps_of_few_tiles():
     assert rank_kernels(Gemm("g", 200, 3584, 18944, "tn", "bfloat16"), H200)[0].split > 1
     assert rank_kernels(Gemm("g", 4096, 4096, 4096, "tn", "bfloat16"), H200)[0].split == 1
@@ -1089,6 +1122,10 @@ FAULTS = {
     "skinny-full": (SKINNY, HALF, [("wait(full[ring.stage], ring.parity);", "")]),
     "skinny-empty": (SKINNY, HALF, [("wait(empty[ring.stage], ring.parity ^ 1);", "")]),
     "skinny-stage-free-early": (SKINNY, HALF, [("finish<1>(sums);", "finish<2>(sums);")]),
+    "skinny-steps-beyond-the-last": (
+        *(SKINNY, Gemm("g", 8, 136, 200, "tt", "bfloat16")),
+        [("step < end ? step : step - (end - begin)", "step")],
+    ),
     "skinny-block-not-added": (
         *(replace(SKINNY, split=3), HALF),
         [("other < TILE_BLOCKS", "other < TILE_BLOCKS - 1")],
