@@ -5,9 +5,11 @@
 
 ``--residuals`` prints one line for each step instead: the energy measured at each level, how much
 more energy and, in parentheses, GPU time is predicted, in bold where that is more than 3 or 2 %,
-and the card, the date and the report. If several reports have a step, the last one counts. Figures
-of models that are divided among several GPUs are sums over these. The plot, SVG or PNG depending on
-the file name, requires ``pip install vl-convert-python``.
+and the card, the date and the report. ``--intervals`` prints in how many accounts of each level
+the residual is within the intervals of measurement and prediction. If several reports have a step
+on the same kind of GPU, the last one counts. Figures of models that are divided among several GPUs
+are sums over these. The plot, SVG or PNG depending on the file name, requires
+``pip install vl-convert-python``.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pytest_gpuenergy.report import draw, markdown_table
 from pytest_gpuenergy.support import FormError, InputError, decode, read_bytes
 
 _PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "_grouped_mm")
+_PRODUCTS += ("_int_mm",)
 _ATTENTION = ("scaled_dot_product_attention", "softmax")
 _COPIES = ("cat", "copy", "clone", "contiguous", "reshape", "flatten", "to")
 _ORDER = (
@@ -40,6 +43,8 @@ _TERMS = ("temperature_mj", "clocks_mj", "neighbours_mj", "links_mj", "gaps_mj")
 _LEVELS = (GRAPH, EAGER, LAYERS)
 _CLOSES = 0.03, 0.02
 """How much energy and GPU time may be predicted too high or low."""
+_LARGE_MJ = 10_000
+"""The energy from which on a step is drawn on a scale of its own."""
 _WIDTH = 560
 _LARGEST_BYTES = 64 << 20
 
@@ -61,6 +66,11 @@ class Step(NamedTuple):
     size: str
     source: tuple[str, str, str]
     accounts: tuple[Account, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it has in common with the same step at another level, or measured again."""
+        return self.model, self.step, self.size
 
     @property
     def energy_error(self) -> float:
@@ -117,8 +127,8 @@ def steps_of(report: ReplayReport, name: str = "") -> Iterator[Step]:
 def latest(steps: Iterable[Step]) -> list[Step]:
     """Return the steps without those that a later report has, too."""
     steps = list(steps)
-    sources = {(one.model, one.step, one.size): one.source for one in steps}
-    return [one for one in steps if sources[one.model, one.step, one.size] == one.source]
+    sources = {(one.gpu, *one.key): one.source for one in steps}
+    return [one for one in steps if sources[one.gpu, *one.key] == one.source]
 
 
 def table(steps: Sequence[Step]) -> str:
@@ -154,21 +164,19 @@ def table(steps: Sequence[Step]) -> str:
 
 def residuals(steps: Sequence[Step]) -> str:
     """A line of Markdown for each step of a model at all levels."""
-    found: dict[tuple[str, str, str], dict[str, str]] = {}
-    sources = {}
+    found: dict[tuple[str, ...], dict[str, str]] = {}
     for one in steps:
         errors = (one.energy_error, one.gpu_time_error)
         energy, gpu_time = (
             "" if error is None else f"**{error:+.1%}**" if abs(error) > most else f"{error:+.1%}"
             for error, most in zip(errors, _CLOSES, strict=True)
         )
-        key = (one.model, one.step, one.size)
-        sources[key] = one.source
+        key = (*one.key, *one.source)
         cell = f"{_with_interval(one, 'energy_mj')}, {energy}"
         level = one.accounts[0].level
         found.setdefault(key, {})[level] = f"{cell} ({gpu_time})" if gpu_time else cell
     rows = [
-        (*key, *(cells.get(level, "") for level in _LEVELS), *sources[key])
+        (*key[:3], *(cells.get(level, "") for level in _LEVELS), *key[3:])
         for key, cells in found.items()
     ]
     return markdown_table(
@@ -182,6 +190,24 @@ def residuals(steps: Sequence[Step]) -> str:
             "report",
         ),
         rows,
+    )
+
+
+def intervals(steps: Sequence[Step]) -> str:
+    """A line of Markdown for each level: how often the residual is within the intervals."""
+    found: dict[str, list[Account]] = {}
+    for one in steps:
+        level = one.accounts[0].level
+        found.setdefault(level if level in _LEVELS else "modules", []).extend(one.accounts)
+
+    def held(accounts: Sequence[Account], part: float) -> str:
+        return str(sum(abs(one.residual_mj) <= part * one.room_mj for one in accounts))
+
+    rows = [
+        (level, str(len(own)), *(held(own, p) for p in (1, 0.5))) for level, own in found.items()
+    ]
+    return markdown_table(
+        ("level", "accounts", "within the intervals", "within half of them"), rows
     )
 
 
@@ -208,23 +234,32 @@ def plot(steps: Sequence[Step]) -> dict[str, Any]:
     """What each step as a graph took its energy for, and what was measured."""
     whole = [one for one in steps if one.accounts[0].level == GRAPH]
     parts = [
-        {"step": one.step, "row": f"{one.model}, {one.gpu}", "part": part, "joules": mj / 1e3}
+        {"step": _group(one), "row": _row(one), "part": part, "joules": mj / 1e3}
         for one in whole
         for part, mj in _parts(one)
     ]
     measured = [
         {
-            "step": one.step,
-            "row": f"{one.model}, {one.gpu}",
+            "step": _group(one),
+            "row": _row(one),
             "joules": one.sum_of("energy_mj") / 1e3,
             "low": (one.sum_of("energy_mj") - one.sum_of("energy_mj_half_width")) / 1e3,
             "high": (one.sum_of("energy_mj") + one.sum_of("energy_mj_half_width")) / 1e3,
         }
         for one in whole
     ]
-    return {
-        "vconcat": [_bars(step, parts, measured) for step in dict.fromkeys(o.step for o in whole)]
-    }
+    groups = sorted(dict.fromkeys(map(_group, whole)))
+    return {"vconcat": [_bars(group, parts, measured) for group in groups]}
+
+
+def _group(one: Step) -> str:
+    """The title of the bars of like steps, since small ones would not be seen beside large ones."""
+    return f"{one.step}, {'more' if one.sum_of('energy_mj') > _LARGE_MJ else 'less'} than 10 J"
+
+
+def _row(one: Step) -> str:
+    size = f", {one.size}" if one.size else ""
+    return f"{one.model}{size}, {one.gpu.removeprefix('NVIDIA ').partition(' ')[0]}"
 
 
 def _bars(step: str, parts: Sequence[Any], measured: Sequence[Any]) -> dict[str, Any]:
@@ -303,10 +338,12 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = study_parser(__doc__)
     parser.add_argument("reports", type=Path, nargs="+", help="Files gpu_energy_report.json")
     parser.add_argument("--residuals", action="store_true", help="Print how accounts close")
+    parser.add_argument("--intervals", action="store_true", help="Print how often these hold")
     parser.add_argument("--plot", type=Path, metavar="PATH", help="Draw to this .svg or .png")
     arguments = parser.parse_args(words)
     steps = latest(step for path in arguments.reports for step in steps_of(load(path), path.stem))
-    print(residuals(steps) if arguments.residuals else table(steps))
+    lines = residuals if arguments.residuals else intervals if arguments.intervals else table
+    print(lines(steps))
     if arguments.plot is not None:
         draw(plot(steps), arguments.plot)
 

@@ -378,6 +378,8 @@ def _check_fields(
 
 def _number(path: Path, line: int, row: Mapping[str, Any], name: str, *, least: int) -> int:
     found = row[name]
+    if isinstance(found, float) and found.is_integer():
+        found = int(found)  # 8.0, as a table of numbers that lacks one is written
     if type(found) is not int or not least <= found <= _LARGEST_NUMBER:
         raise _refusal(
             path,

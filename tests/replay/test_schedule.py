@@ -179,6 +179,13 @@ def test_a_trace_is_read_with_or_without_arrivals(tmp_path):
 
 
 HEADER = "step,batch,tokens,count\n"
+
+
+def test_a_whole_number_may_be_written_as_a_real_one(tmp_path):
+    real = read(tmp_path / "real.csv", HEADER + "prefill,1.0,8.0,1e3\n")
+    assert real == read(tmp_path / "whole.csv", HEADER + "prefill,1,8,1000\n")
+
+
 TRACE = "arrival_s,prompt_tokens,new_tokens\n"
 
 

@@ -60,10 +60,41 @@ def test_figures_of_several_gpus_are_added_up(capsys):
     assert float(cells[9]) == round(sum(one["links_mj"] for one in parts))
 
 
+def test_the_same_step_on_another_kind_of_gpu_does_not_replace_it(capsys):
+    other = RESULTS / "nvidia-h200-2026-11-30/replay-vicuna-7b-tp2.json"
+    first = DIVIDED.with_name(other.name)
+    assert replay_tables.main([str(first), str(other), "--residuals"]) == 0
+    cards = [line.split(" | ")[6] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert cards == ["GPU-efaf6cea"] * 2 + ["GPU-b397b7c6"] * 2
+
+
+def test_how_often_intervals_hold_is_counted_by_level(capsys):
+    path = RESULTS / "nvidia-h200-2026-11-29/replay-vit-base-compiled.json"  # which missed by 8 %
+    assert replay_tables.main([str(ALONE), str(path), "--intervals"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [
+        ["graph", "3", "2"],
+        ["eager", "3", "2"],
+        ["layers", "2", "2"],
+    ]
+    assert all(int(row[3]) <= int(row[2]) for row in rows)
+
+
+def test_large_steps_have_a_scale_of_their_own():
+    paths = (ALONE.with_name("replay-vicuna-7b.json"), ALONE)
+    steps = [one for path in paths for one in replay_tables.steps_of(replay_tables.load(path))]
+    titles = [bars["title"].partition(":")[0] for bars in replay_tables.plot(steps)["vconcat"]]
+    assert titles == [
+        "decode step 1, less than 10 J",
+        "prefill, less than 10 J",
+        "prefill, more than 10 J",
+    ]
+
+
 def test_bars_end_at_what_was_predicted_though_terms_are_negative():
     path = RESULTS / "nvidia-h200-2026-11-29/replay-pythia-410m-8x512.json"
     report = replay_tables.load(path)
-    prefill, _ = replay_tables.plot(list(replay_tables.steps_of(report)))["vconcat"]
+    _, prefill = replay_tables.plot(list(replay_tables.steps_of(report)))["vconcat"]
     (graph,) = [one for one in report.accounts if (one.step, one.level) == (0, "graph")]
     assert graph.neighbours_mj < 0
     joules = sum(one["joules"] for one in prefill["layer"][0]["data"]["values"])
@@ -75,8 +106,8 @@ def test_the_plot_stacks_what_was_predicted(tmp_path):
     reports = [replay_tables.load(path) for path in (ALONE, DIVIDED)]
     steps = [step for report in reports for step in replay_tables.steps_of(report)]
     upper, lower = replay_tables.plot(steps)["vconcat"]
-    assert upper["title"].startswith("prefill")
-    values = lower["layer"][0]["data"]["values"]
+    assert lower["title"].startswith("prefill, less than 10 J")
+    values = upper["layer"][0]["data"]["values"]
     alone = sum(one["joules"] for one in values if "H200" in one["row"])
     (graph,) = [one for one in reports[0].accounts if (one.step, one.level) == (1, "graph")]
     assert alone == pytest.approx(graph.predicted_mj / 1e3)

@@ -363,12 +363,17 @@ class Account(Struct, frozen=True):
     links_mj_half_width: float = 0.0
 
     @property
-    def is_within_intervals(self) -> bool:
-        """Whether the residual is no larger than the intervals of measurement and prediction."""
+    def room_mj(self) -> float:
+        """The residual that the intervals of measurement and prediction leave room for."""
         predicted_mj = self.predicted_mj_half_width
         if predicted_mj is None:  # of an older release
             predicted_mj = self.kernels_mj_half_width + self.gaps_mj_half_width
-        return abs(self.residual_mj) <= self.energy_mj_half_width + predicted_mj
+        return self.energy_mj_half_width + predicted_mj
+
+    @property
+    def is_within_intervals(self) -> bool:
+        """Whether the residual is no larger than the intervals of measurement and prediction."""
+        return abs(self.residual_mj) <= self.room_mj
 
 
 class Neighbours(NamedTuple):
