@@ -212,7 +212,7 @@ class _EarlierMma(MmaParameters):
 
 
 _UNBATCHED_SHARE = 1.8
-_FOLLOWING = frozenset({"untuned-early"})
+_FOLLOWING = frozenset({"untuned-early", "untuned-across-2"})
 """The sources of trials in which blocks of some kernels began while the launch before them ended,
 and tiles of `skinny` at different steps."""
 _BOXED = _FOLLOWING | {
@@ -716,8 +716,10 @@ byte, and 300 x 14336 x 4096 would have taken 77 us with tiles of 64 x 192 on an
 57. The others are from products of 16 to 44 tiles, whose steps 2 to 4 blocks divided."""
 EARLY_CYCLES = 900.0
 """`Costs.early_cycles`, from pairs of launches on an H200 (``gemm-early-and-rotated.jsonl.gz``)."""
-DEPTH, COUNT, RATE, SHRINKAGE, DRAWN = 5, 200, 0.08, 2.5, 0.5
-"""The depth and number of the trees, the share of each that is added, the weight of a leaf's value
+COUNTS: Mapping[str, int] = {CORES: 200, "tensor": 400}
+"""The number of trees by what they correct."""
+DEPTH, RATE, SHRINKAGE, DRAWN = 5, 0.08, 2.5, 0.5
+"""The depth of the trees, the share of each that is added, the weight of a leaf's value
 0, and the share of the products that are drawn to fit a tree (Friedman, "Stochastic gradient
 boosting", 2002): the next tree mends what is wrong for the others."""
 EVENNESS = 0.5
@@ -727,7 +729,11 @@ LARGEST = 0.3
 
 
 def fit_trees(
-    trials: Sequence[Trial], costs: Mapping[str, Costs], traits_of: tuple[str, ...], evenness: float
+    trials: Sequence[Trial],
+    costs: Mapping[str, Costs],
+    traits_of: tuple[str, ...],
+    evenness: float,
+    count: int,
 ) -> Trees:
     """Fit trees to what the estimate by these costs misses, each to what those before it leave.
 
@@ -736,6 +742,7 @@ def fit_trees(
         costs: the costs by family of templates.
         traits_of: the names of their traits.
         evenness: how evenly products count, see `Groups`.
+        count: the number of trees.
     """
     groups = Groups(trials, evenness)
     estimated = [trial.tiling.cycles(trial.gemm, HOPPER, costs[trial.family]) for trial in trials]
@@ -753,7 +760,7 @@ def fit_trees(
     )
     nodes, thresholds, values = [], [], []
     chance = np.random.default_rng(1)
-    for _ in range(COUNT):
+    for _ in range(count):
         drawn = near * (chance.random(groups.of.max() + 1) < DRAWN)[groups.of]
         places = np.zeros(len(trials), dtype=int)
         tree, cuts = [], []
@@ -827,9 +834,9 @@ def fit(
         costs[family] = structs.replace(costs[family], early_cycles=EARLY_CYCLES)
     trees = {}
     if of[CORES]:
-        trees[CORES] = fit_trees(of[CORES], costs, TRAITS, EVENNESS)
+        trees[CORES] = fit_trees(of[CORES], costs, TRAITS, EVENNESS, COUNTS[CORES])
     if tensor:
-        trees["tensor"] = fit_trees(tensor, costs, TENSOR_TRAITS, EVENNESS)
+        trees["tensor"] = fit_trees(tensor, costs, TENSOR_TRAITS, EVENNESS, COUNTS["tensor"])
     return FittedCosts(costs, trees)
 
 

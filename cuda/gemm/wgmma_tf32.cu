@@ -535,7 +535,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   begin_together();
-  follow();
 
   int block = blockIdx.x / (CLUSTER * TILE_BLOCKS), rank = own_rank(), warpgroup = own_warpgroup();
   Ring ring;
@@ -591,7 +590,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, TOGETHER)
       }
     }
 #endif
-    let_next_begin();
     return;
   }
 

@@ -49,7 +49,7 @@ def test_trees_learn_what_the_estimate_does_not_know():
         for size in range(256, 4096, 128)
         for stages in (2, 3)
     ]
-    trees = fit_trees(trials, fitted().costs, TRAITS, evenness=0.75)
+    trees = fit_trees(trials, fitted().costs, TRAITS, evenness=0.75, count=200)
     product = Gemm("g", 1000, 1000, 512)
     pair = [replace(SIMT, stages=stages) for stages in (2, 3)]
     rows = [one.traits(product, HOPPER, one.cycles(product, HOPPER)) for one in pair]

@@ -210,7 +210,6 @@ class HopperTiling(Tiling):
 
     modes: ClassVar[tuple[Mode, ...]]
     family: ClassVar[str] = "hopper"
-    follows: ClassVar[bool] = True
     line: ClassVar[int]
     """The rows by which blocks of a cluster divide a tile, and the columns: the most of a line."""
     columns: ClassVar[int] = 0

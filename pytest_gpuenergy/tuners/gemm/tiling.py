@@ -290,10 +290,11 @@ class Tiling(TemplateParameters[Gemm]):
         """Return whether blocks begin while the launch before them ends, and wait for its end.
 
         Where each launch has one block on nearly all multiprocessors, 0.2 to 0.7 us were saved on
-        an H200. Other launches took up to 15 us more: multiprocessors, or pairs of them, had
-        unequal numbers of blocks then (docs/notes/decoding.md).
+        an H200. Launches of more blocks, or of fewer in clusters of four, took up to 15 us more;
+        the only one with elements of four bytes was slow, too (docs/notes/decoding.md).
         """
-        if not self.follows or gemm.most_rows > FEW_ROWS or self.shares_tiles(gemm):
+        few = gemm.most_rows <= FEW_ROWS and gemm.element_bytes <= 2
+        if not (self.follows and few) or self.cluster_blocks > 2 or self.shares_tiles(gemm):
             return False
         blocks = self.block_count(gemm) * self.cluster_blocks
         every = _HOPPER.multiprocessors - _SPARE <= blocks <= _HOPPER.multiprocessors

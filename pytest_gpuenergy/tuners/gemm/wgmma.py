@@ -79,6 +79,7 @@ class WgmmaParameters(HopperTiling):
     """
 
     template: ClassVar[str] = "wgmma"
+    follows: ClassVar[bool] = True
     modes: ClassVar[tuple[Mode, ...]] = ("float16", "bfloat16", "tf32")
     line: ClassVar[int] = _LINE
     columns: ClassVar[int] = 16
