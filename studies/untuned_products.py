@@ -285,7 +285,7 @@ class Card:
             arguments = tuple(values[name] for name in launch.arguments)
             if launch.early:
                 shape = launch.grid, launch.block, launch.shared_bytes
-                function = EarlyLaunch(function.ptr, *shape, arguments)
+                function = EarlyLaunch(function, *shape, arguments)
             plan.append((function, launch, arguments))
 
         def enqueue() -> None:

@@ -7,9 +7,7 @@ import gzip
 import json
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +18,6 @@ from torch_programs import TWO_PRODUCTS, model_folder, profile, write_module
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.replay import CLOCK, read_power
-from pytest_gpuenergy.support import InputError
 
 SMALL = ("--prompt-tokens", "8", "--new-tokens", "3", "--dtype", "float32")
 
@@ -107,23 +104,6 @@ class TestWithPyTorch:
         ]
         assert {one["phase"] for one in products} == {"prefill", "decode"}
         assert {one["layer"] for one in products} - {None} == set(range(layers))
-
-    @pytest.mark.parametrize(("name", "begins"), [("bloom-560m", True), ("module:function", False)])
-    def test_the_context_begins_while_a_model_is_loaded(self, tmp_path, monkeypatch, name, begins):
-        import torch
-
-        begun, profiling = Event(), "pytest_gpuenergy.replay.profile.profiling"
-
-        def load(*_: object, **__: object) -> None:
-            assert not begins or begun.wait(20)
-            raise InputError("It is loaded.")
-
-        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-        monkeypatch.setattr(torch.cuda, "current_blas_handle", begun.set)
-        monkeypatch.setattr(f"{profiling}.claim_for_torch", lambda *_: ("cuda:0", HostCard()))
-        monkeypatch.setattr(f"{profiling}.load_program", load)
-        assert "It is loaded." in refused(name, "--out", str(tmp_path / "run"))
-        assert begun.is_set() == begins  # a function's module may set something before
 
     def test_states_are_the_cache_of_a_recurrent_model(self, tmp_path):
         run = tmp_path / "run"

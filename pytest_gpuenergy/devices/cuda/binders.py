@@ -107,7 +107,7 @@ def _bind_cuda(
             shape = launch.grid, launch.block
             arguments = tuple(map(value_of, launch.arguments))
             if launch.early:
-                early = EarlyLaunch(function.ptr, *shape, launch.shared_bytes, arguments)
+                early = EarlyLaunch(function, *shape, launch.shared_bytes, arguments)
                 plan.append(functools.partial(_on_current_stream, cupy, early))
             else:
                 shared = {"shared_mem": launch.shared_bytes, **options}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,10 +64,11 @@ class EarlyLaunch:
     """A launch whose blocks may begin while the launch before it on the stream ends.
 
     Its arguments are arrays of CuPy, of which the kernel gets the address, and numbers and records
-    of NumPy. They are packed once, since a graph holds thousands of launches.
+    of NumPy. They are packed once, since a graph holds thousands of launches. The function and the
+    arguments are kept: CuPy unloads a module with the last of its functions.
 
     Args:
-        function: the handle of the function.
+        function: the function, of CuPy.
         grid: the blocks in each dimension.
         block: the threads of a block in each dimension.
         shared_bytes: the dynamic shared memory of a block.
@@ -78,7 +80,7 @@ class EarlyLaunch:
 
     def __init__(
         self,
-        function: int,
+        function: Any,
         grid: Sequence[int],
         block: Sequence[int],
         shared_bytes: int,
@@ -89,7 +91,8 @@ class EarlyLaunch:
             raise KernelFault(
                 "constraints", "Early launches need a driver of CUDA 12 or later: update it."
             )
-        self._launch, self._function = launch, ctypes.c_void_p(function)
+        self._launch, self._handle = launch, ctypes.c_void_p(function.ptr)
+        self._kept = function, arguments
         self._values = [
             np.asarray(argument.data.ptr, np.uint64)
             if hasattr(argument, "data") and hasattr(argument.data, "ptr")
@@ -113,7 +116,7 @@ class EarlyLaunch:
         """
         self._configuration.stream = stream
         status = self._launch(
-            ctypes.byref(self._configuration), self._function, self._parameters, None
+            ctypes.byref(self._configuration), self._handle, self._parameters, None
         )
         if status:
             raise KernelFault("runtime", f"The driver refuses an early launch (error {status}).")

@@ -11,16 +11,15 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_gpuenergy.devices import Device, cuda_uuids, stop_tracing_at_exit
+from pytest_gpuenergy.devices import Device, stop_tracing_at_exit
 from pytest_gpuenergy.engine import Station
 from pytest_gpuenergy.opening import open_device
 from pytest_gpuenergy.replay.extract.calls import (
@@ -219,7 +218,6 @@ def profile_model(
         GpuEnergyError: The program, an option or the GPU cannot be used.
         OSError: A file cannot be written.
     """
-    _begin_driver(options)
     options.check()
     if options.ranks > 1 and not is_rank():
         return run_ranks(command_line, options.ranks, options.folder), None
@@ -270,7 +268,6 @@ def profile_sizes(
             f"--schedule is for language models whose prompts may have any size, and "
             f"{options.model} is {what}: name the model."
         )
-    _begin_driver(options)
     options.check()
     new_tokens: dict[tuple[int, int], int] = {}
     for step in steps:
@@ -293,32 +290,7 @@ def profile_sizes(
             yield _profile_loaded(sizes, program, device, gpu, ALONE, tell)
 
 
-def _begin_driver(options: ProfileOptions) -> None:
-    """Begin with the driver of a GPU, which takes 0.25 s, while PyTorch is imported."""
-    if options.device != HOST:
-        Thread(target=_ignoring_errors, args=(cuda_uuids,), daemon=True).start()
-
-
-def _begin_context(device: str) -> None:
-    """Create PyTorch's context and its handle of cuBLAS while transformers is imported."""
-    import torch
-
-    def begin() -> None:
-        with torch.cuda.device(device):
-            torch.cuda.current_blas_handle()
-
-    Thread(target=_ignoring_errors, args=(begin,), daemon=True).start()
-
-
-def _ignoring_errors(begin: Callable[[], object]) -> None:
-    """Begin with something that is done again where it is needed, and whose error shows there."""
-    with suppress(Exception):
-        begin()
-
-
 def _load(options: ProfileOptions, device: str, ranks: Ranks) -> TorchProgram:
-    if device.startswith("cuda") and not (is_function(options.model) or is_export(options.model)):
-        _begin_context(device)  # a user's code may set something before
     with garbage_ignored():
         program = load_program(
             options.model,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -294,11 +296,25 @@ def test_a_struct_of_another_size_is_refused(monkeypatch):
     assert caught.value.outcome == "constraints"
 
 
+class LoadedModule:
+    """A module that is unloaded with the last of its functions, as CuPy's are."""
+
+    loaded: ClassVar[weakref.WeakSet[LoadedModule]] = weakref.WeakSet()
+
+    def load_file(self, _path: str) -> None:
+        self.loaded.add(self)
+
+    def get_function(self, _name: str) -> SimpleNamespace:
+        return SimpleNamespace(ptr=7, module=self)
+
+
 def early_launch(monkeypatch: pytest.MonkeyPatch, status: int) -> list[Any]:
     """Launch a kernel early with a driver of this status; return what the driver was given."""
     given: list[Any] = []
 
     def launch(configuration: Any, function: Any, parameters: Any, _extra: None) -> int:
+        if not LoadedModule.loaded:
+            return 400  # CUDA_ERROR_INVALID_HANDLE
         told = configuration._obj
         attribute = told.attributes[0]
         values = [
@@ -316,11 +332,8 @@ def early_launch(monkeypatch: pytest.MonkeyPatch, status: int) -> list[Any]:
     library = SimpleNamespace(cuLaunchKernelEx=launch)
     monkeypatch.setattr(driver, "_driver", lambda: library)
     stream = SimpleNamespace(ptr=11)
-    module = SimpleNamespace(
-        load_file=lambda _: None, get_function=lambda _: SimpleNamespace(ptr=7)
-    )
     cuda = SimpleNamespace(
-        function=SimpleNamespace(Module=lambda: module), get_current_stream=lambda: stream
+        function=SimpleNamespace(Module=LoadedModule), get_current_stream=lambda: stream
     )
     arguments = ("x", "a")
     kernel = Kernel("text", (Launch("k", (2, 3, 1), (4, 1, 1), arguments, early=True),))
@@ -339,6 +352,12 @@ def test_an_early_launch_is_the_drivers(monkeypatch):
     assert given == ([2, 3, 1], [4, 1, 1], 0, 11, 6, 1, 1, 7, [1 << 40, 3.0])
 
 
+def test_a_kernel_whose_launches_are_all_early_stays_loaded(monkeypatch):
+    assert early_launch(monkeypatch, 0)
+    gc.collect()
+    assert not LoadedModule.loaded  # but no longer than its launches
+
+
 def test_an_early_launch_that_the_driver_refuses_is_a_fault(monkeypatch):
     with pytest.raises(KernelFault, match=r"refuses an early launch \(error 1\)"):
         early_launch(monkeypatch, 1)
@@ -347,7 +366,7 @@ def test_an_early_launch_that_the_driver_refuses_is_a_fault(monkeypatch):
 def test_an_old_driver_launches_nothing_early(monkeypatch):
     monkeypatch.setattr(driver, "_driver", lambda: None)
     with pytest.raises(KernelFault, match="driver of CUDA 12 or later"):
-        driver.EarlyLaunch(7, (1, 1, 1), (1, 1, 1), 0, ())
+        driver.EarlyLaunch(SimpleNamespace(ptr=7), (1, 1, 1), (1, 1, 1), 0, ())
 
 
 MAP = TensorMap("a_map", "A", "bfloat16", (640, 512), (1280,), (64, 128), 128)
