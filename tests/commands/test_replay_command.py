@@ -266,6 +266,18 @@ class TestRecordedFigures:
         assert report["missing"][label] == "no figures of it are recorded"
         assert "no figures of it are recorded" in capsys.readouterr().out
 
+    def test_what_an_earlier_replay_has_measured_is_not_missing(self, recorded):
+        key = "c229cf67f982a"
+        assert emulated(recorded, "--kernels", key)[1]["missing"].get(key) is None
+        path = recorded / "results/measurements.jsonl"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(line for line in lines if replayed(json.loads(line)) != key))
+        _, report = emulated(recorded, "--kernels", key, "--resume")
+        assert key in map(replayed, report["measurements"])
+        assert key not in report["missing"]
+        _, report = emulated(recorded, "--kernels", key)
+        assert report["missing"][key] == "no figures of it are recorded"
+
     @pytest.mark.slow
     def test_a_call_that_the_limit_holds_back_alone_is_measured_with_gaps(self, recorded, capsys):
         held_back = "c15f2f3c2fe37"

@@ -278,7 +278,7 @@ class RankReplay:
                 cache=self.options.cache,
                 accounts=tuple(replace(account, rank=profile.rank) for account in accounts),
                 savings=tuple(self._savings(steps, calls)),
-                missing=self.missing,
+                missing=self._without_figures(),
                 measurements=self._all(),
                 changes=tuple(changes),
             )
@@ -370,6 +370,15 @@ class RankReplay:
         self.announce(
             f"{len(self.others)} figures with another cache, limit or card were moved to {path}"
         )
+
+    def _without_figures(self) -> dict[str, str]:
+        """Return the reasons for what is missing, without what an earlier replay has measured."""
+        groups = self.measurements.values()
+        return {
+            key: why
+            for key, why in self.missing.items()
+            if not groups or not all(key in group and group[key].measured for group in groups)
+        }
 
     def _all(self) -> tuple[Measurement, ...]:
         return tuple(
