@@ -19,7 +19,13 @@ from pytest_gpuenergy.tuners.gemm.estimate import (
     product_cycles,
 )
 from pytest_gpuenergy.tuners.gemm.operands import COPY_TEXTS, OperandCopies, copy_of
-from pytest_gpuenergy.tuners.gemm.tiling import Tiling, copied_kernel, copy_width, copy_width_of_a
+from pytest_gpuenergy.tuners.gemm.tiling import (
+    THREADS_TRIED,
+    Tiling,
+    copied_kernel,
+    copy_width,
+    copy_width_of_a,
+)
 from pytest_gpuenergy.tuning import (
     FIRST_ASYNCHRONOUS,
     SHARED_BYTES_PER_CYCLE,
@@ -173,6 +179,8 @@ class SimtParameters(Tiling):
             if max(tile_m, tile_n) > _LONGEST_SIDE * min(tile_m, tile_n):
                 continue
             if thread[0] * thread[1] * tile_k // slices not in _PRODUCTS:
+                continue
+            if (tile_m // thread[0]) * (tile_n // thread[1]) * slices not in THREADS_TRIED:
                 continue
             try:
                 base = cls(

@@ -26,7 +26,7 @@ from pytest_gpuenergy.workloads import ACTIVATIONS, FLOAT8, Gemm, Mode, Scaling,
 
 _SPLITS = (1, 2, 3, 4, 6, 8)
 """The numbers of parts into which a tile's steps are divided."""
-_THREADS = range(64, 513)
+THREADS_TRIED = range(64, 513)
 """The numbers of threads of a block that are worth trying."""
 _TENSOR_TEMPLATES = ("mma", "wgmma", "wgmma_tf32", "wgmma_float8", "skinny")
 _OWN_PARAMETERS = (
@@ -192,10 +192,12 @@ class Tiling(TemplateParameters[Gemm]):
 
     def divided(self, gemm: Gemm, card: CardResources) -> Iterator[Self]:
         """Yield the tiling with each number of blocks worth trying, if the card can run it."""
+        if self.threads not in THREADS_TRIED:
+            return
         at_once = self.at_once(gemm, card)
         tiles = self.tiles(gemm)
         every = tiles * self.steps(gemm)
-        if at_once and self.threads in _THREADS and every < MAX_STEPS:
+        if at_once and every < MAX_STEPS:
             choices = {0 if split == 1 else tiles * split for split in _SPLITS}
             choices.add(at_once)  # stream-K
             for blocks in sorted(choices):
