@@ -118,10 +118,10 @@ def _check_float8_call(gemm: Gemm) -> None:
 _DEEPGEMM_ARCHITECTURE = "sm_90"
 """The architecture whose kernels in DeepGEMM take scales in float32."""
 _BYTES_APART = 16
-"""What the distance between rows in bytes must be a multiple of, for the tensor memory accelerator;
-and the distance between the scales of a step along K and those of the next."""
+"""Rows must be a multiple of this many bytes apart for the tensor memory accelerator, and so must
+the scales of one step along K and those of the next."""
 _COLUMNS_STORED = 8
-"""What DeepGEMM needs N to be a multiple of."""
+"""DeepGEMM takes an N that is a multiple of this."""
 
 
 def deepgemm_call(gemm: Gemm, architecture: str) -> LibraryCall:
