@@ -16,12 +16,16 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """The characters with which a formula may begin in a spreadsheet, see
 https://owasp.org/www-community/attacks/CSV_Injection."""
 
+_JSON = json.JSONEncoder(allow_nan=False)
+
 
 def csv_text(rows: Iterable[Iterable[Cell]]) -> str:
     """Return the rows as lines of CSV, with every cell made `harmless`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows(map(harmless, row) for row in rows)
+    writer.writerows(
+        [harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
     return text.getvalue()
 
 
@@ -55,7 +59,7 @@ def encode(value: object) -> bytes:
         TypeError: the value contains something that JSON cannot represent.
         ValueError: the value contains NaN or an infinity.
     """
-    return json.dumps(plain(value), allow_nan=False).encode()
+    return _JSON.encode(plain(value)).encode()
 
 
 def dump(document: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -82,6 +82,11 @@ class KernelExtraction:
     power: PowerCurve | None = None
     notes: Sequence[str] = ()
     exchanges: Exchanges | None = None
+
+    @cached_property
+    def identities(self) -> list[str]:
+        """The id of the unique kernel that each launch belongs to."""
+        return list(map(identity, self.launches))
 
     @cached_property
     def signatures(self) -> list[Signature]:
@@ -219,10 +224,12 @@ def write_extraction(extraction: KernelExtraction, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if extraction.launches:
-        rows = [{"kernel": identity(launch), **plain(launch)} for launch in extraction.launches]
+        rows = [
+            {"kernel": key, **plain(launch)}
+            for key, launch in zip(extraction.identities, extraction.launches, strict=True)
+        ]
         write_atomically(folder / LAUNCHES_JSONL, _lines(rows))
-        cells = [[_cell(row[column]) for column in _COLUMNS] for row in rows]
-        write_atomically(folder / LAUNCHES_CSV, csv_text([_COLUMNS, *cells]))
+        write_atomically(folder / LAUNCHES_CSV, csv_text([_COLUMNS, *map(_cells, rows)]))
     write_atomically(folder / UNIQUE_JSONL, _lines(extraction.kernels))
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -246,9 +253,12 @@ def _lines(records: Iterable[object]) -> bytes:
     return b"".join(encode(record) + b"\n" for record in records)
 
 
-def _cell(value: Any) -> Cell:
-    """Return the name of an operator, sizes such as ``4x2x1``, and any other value as it is."""
-    if isinstance(value, dict):
-        value = value["name"]
-    cell: Cell = "x".join(map(str, value)) if isinstance(value, tuple) else value
-    return cell
+def _cells(row: Mapping[str, Any]) -> list[Cell]:
+    """Return the columns of a launch: its operator by name, and sizes such as ``4x2x1``."""
+    operator = row["operator"]
+    sizes = {
+        name: None if row[name] is None else "x".join(map(str, row[name]))
+        for name in ("grid", "block")
+    }
+    shown = {**row, **sizes, "operator": None if operator is None else operator["name"]}
+    return [shown[name] for name in _COLUMNS]

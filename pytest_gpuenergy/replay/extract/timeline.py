@@ -12,7 +12,6 @@ from typing import Any
 
 from pytest_gpuenergy.replay.extract.kernel_extraction import KernelExtraction, write_extraction
 from pytest_gpuenergy.replay.extract.summary import headline, short_name
-from pytest_gpuenergy.replay.extract.unique_kernels import identity
 from pytest_gpuenergy.replay.power import PowerCurve
 from pytest_gpuenergy.report import (
     check_html,
@@ -111,8 +110,7 @@ def _timeline(extraction: KernelExtraction, max_launches: int) -> Spec:
     categories = {each.kernel: each.category for each in extraction.signatures}
     first_us = shown[0].begin_us
     rows = []
-    for launch in shown:
-        kernel = identity(launch)
+    for launch, kernel in zip(shown, extraction.identities, strict=False):
         device, stream = (
             "?" if number is None else number for number in (launch.device, launch.stream)
         )

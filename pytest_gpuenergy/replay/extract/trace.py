@@ -13,6 +13,8 @@ from contextlib import suppress
 from decimal import ROUND_FLOOR, Decimal
 from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import compress
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -57,6 +59,8 @@ _DISPATCHERS = frozenset({"PythonDispatchMode", "PythonSubclass"})
 
 _ON_GPU = frozenset({"kernel", "copy", "set"})
 """The categories of what runs on a GPU."""
+_AROUND = frozenset({"operator", "annotation"})
+"""The categories of what other events of a thread may happen in."""
 _KINDS = {"memcpy": "copy", "memset": "set"}
 """Our words for the categories of copies and sets, which older profilers name without ``gpu_``."""
 
@@ -173,22 +177,24 @@ def read_trace(path: Path, notes: list[str] | None = None) -> list[Event]:
             f"{path} is not a trace of PyTorch's profiler: {error}. Write one with "
             "torch.profiler.profile(...).export_chrome_trace(PATH)."
         ) from None
-    lasting = [event for event in events if event.ph == "X" and not _flaw(event)]
+    flaws = list(map(_flaw, events))
+    is_kept = [event.ph == "X" and not flaw for event, flaw in zip(events, flaws, strict=True)]
+    lasting = list(compress(events, is_kept))
     if notes is not None:
         notes += _left_out(unread, "that cannot be read")
-        for flaw, count in sorted(Counter(filter(None, map(_flaw, events))).items()):
+        for flaw, count in sorted(Counter(filter(None, flaws)).items()):
             notes += _left_out(count, flaw)
     if any(abs(event.ts) > _EXACT_US for event in lasting):
-        moments = zip(
-            _decoded(content, list[_Moment], _TraceDocument[_Moment]), events, strict=True
-        )
-        exact = [moment.ts for moment, event in moments if event.ph == "X" and not _flaw(event)]
+        moments = _decoded(content, list[_Moment], _TraceDocument[_Moment])
+        exact = [moment.ts for moment in compress(moments, is_kept)]
         base = min(exact).to_integral_value(ROUND_FLOOR)
         lasting = [
             msgspec.structs.replace(event, ts=float(ts - base))
             for ts, event in zip(exact, lasting, strict=True)
         ]
-    return sorted(lasting, key=lambda event: (event.ts, -event.dur))
+    lasting.sort(key=attrgetter("dur"), reverse=True)
+    lasting.sort(key=attrgetter("ts"))  # keeps that order among those that begin together
+    return lasting
 
 
 def _flaw(event: Event) -> str:
@@ -397,9 +403,8 @@ def in_graphs(events: Iterable[Event], launched: Iterable[TraceLaunch]) -> list[
 
 def _launched_graphs(events: Iterable[Event]) -> set[int | None]:
     """Return the correlations of the calls that launched CUDA graphs."""
-    calls = (event for event in events if event.category == "call")
-    found = {_correlation(call) for call in calls if "graphlaunch" in call.name.lower()}
-    return found - {None}
+    named = (event for event in events if "graphlaunch" in event.name.lower())
+    return {_correlation(event) for event in named if event.category == "call"} - {None}
 
 
 def launches(events: Sequence[Event]) -> list[TraceLaunch]:
@@ -410,15 +415,21 @@ def launches(events: Sequence[Event]) -> list[TraceLaunch]:
     belongs to the operator with the same external id. What a CUDA graph launches belongs to no
     operator: those around its launch, such as ``CompiledFunction``, have other arguments.
     """
-    graphs = _launched_graphs(events)
-    around = {_correlation(call): place for call, place in _placed(events, "call")}
-    operators = {_external(event): event for event in events if event.category == "operator"}
+    around: dict[int | None, _Around] = {}
+    operators: dict[int | None, Event] = {}
+    on_gpu = []
+    for event, category, thread in _walked(events):
+        if category == "call":
+            around[_correlation(event)] = thread.around
+        elif category == "operator":
+            operators[_external(event)] = event
+        elif category in _ON_GPU:
+            on_gpu.append(event)
     around.pop(None, None)
     operators.pop(None, None)
+    graphs = _launched_graphs(events)
     found = []
-    for event in events:
-        if event.category not in _ON_GPU:
-            continue
+    for event in on_gpu:
         correlation = _correlation(event)
         place, named = around.get(correlation, _NOWHERE), operators.get(_external(event))
         if correlation in graphs:
@@ -434,7 +445,11 @@ def host_operators(events: Sequence[Event]) -> list[TraceLaunch]:
 
     The duration of each excludes the operators that it calls.
     """
-    placed = list(_placed(events, "operator"))
+    placed = [
+        (event, thread.around)
+        for event, category, thread in _walked(events)
+        if category == "operator"
+    ]
     called_us: dict[int, float] = defaultdict(float)
     for event, place in placed:
         if place.innermost is not None:
@@ -447,22 +462,19 @@ def host_operators(events: Sequence[Event]) -> list[TraceLaunch]:
     return found
 
 
-def _placed(events: Iterable[Event], category: str) -> Iterator[tuple[Event, _Around]]:
-    """Yield the events of a category, each with what is open on its thread when it begins.
+def _walked(events: Iterable[Event]) -> Iterator[tuple[Event, str, _Thread]]:
+    """Yield each event with its category, and with its thread at the moment when it begins.
 
     Events of a thread are usually nested. An event that outlasts the one around it stays open
     until it ends.
     """
     threads: dict[Hashable, _Thread] = defaultdict(_Thread)
     for event in events:
-        if event.category not in ("call", "operator", "annotation"):
-            continue
-        thread = threads[event.thread]
+        category, thread = event.category, threads[event.thread]
         thread.leave(event.ts)
-        if event.category == category:
-            yield event, thread.around
-        if event.category != "call":
-            thread.enter(event)
+        yield event, category, thread
+        if category in _AROUND:
+            thread.enter(event, category)
 
 
 @lru_cache(maxsize=1024)
@@ -528,10 +540,10 @@ class _Thread:
             )
         return self._around
 
-    def enter(self, event: Event) -> None:
+    def enter(self, event: Event, category: str) -> None:
         self._entered += 1
         phase = None
-        if event.category == "operator":
+        if category == "operator":
             self._operators.append((self._entered, event))
         else:
             numbers, phase = _annotated(event.name)
@@ -611,8 +623,8 @@ def _amount(value: object) -> int | None:
 def _sizes(value: object) -> Sizes | None:
     if not isinstance(value, list) or len(value) != 3:
         return None
-    found = [number for number in map(_amount, value) if number is not None]
-    return tuple(found) if len(found) == 3 else None
+    found = tuple(number for number in map(_amount, value) if number is not None)
+    return found if len(found) == 3 else None
 
 
 _PLAN: Mapping[str, Callable[[object], object]] = MappingProxyType(
