@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -24,10 +25,10 @@ def has_ended(pid: int, within_s: float = 60.0) -> bool:
 def stop(pid: int) -> None:
     """Stop a process, and wait until none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
-    threads = Path(f"/proc/{pid}/task").glob("*/stat")
-    for thread in threads:
-        while thread.read_text().rpartition(")")[2].split()[0] != "T":
-            pause()
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            while thread.read_text().rpartition(")")[2].split()[0] not in "TZX":
+                pause()
 
 
 def said_through(fifo: Path, within_s: float = 120.0) -> str:
