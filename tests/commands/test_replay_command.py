@@ -18,7 +18,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_outcomes import ended
-from recorded_profile import QWEN, copy_bloom, copy_profile
+from recorded_profile import PREFILL, QWEN, copy_bloom, copy_profile
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
@@ -26,8 +26,6 @@ from pytest_gpuenergy.replay import argument_bytes, choose_planner
 from pytest_gpuenergy.support import InputError, lock
 
 SCHEMA = Path(__file__).parents[2] / "docs/reference/replay.schema.json"
-PREFILL = "cb8b857eef1a3"
-"""The batched product of the prefill in the recording of BLOOM-560M, for tests of one call."""
 
 
 @pytest.fixture
