@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 BLOOM = Path(__file__).parents[1] / "bench/profiles/bloom-560m"
+PREFILL = "cb8b857eef1a3"
+"""The batched product of the prefill in the recording of BLOOM-560M, for tests of one call."""
 QWEN = BLOOM.parent / "qwen2-0.5b"
 """Its graphs have masks, which the host does not make."""
 

@@ -99,16 +99,13 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
         entries: the kernels that are launched, such as ``scale<4>``.
         has_header: whether a header, such as ``cuda_fp16.h``, can be included; others are left out.
     """
-    tokens = list(cuda_tokens(source))
-    items = _items(tokens)
+    items, directives = _read(source)
     if items is None:
         return source
     macros: dict[str, set[str]] = {}
     of_host: set[str] = set()  # macros that stand for host code
     blanks = []
-    for token in tokens:
-        if token.kind != "directive":
-            continue
+    for token in directives:
         if (define := _DEFINE.match(token.text)) is not None:
             macros.setdefault(define[1], set()).update(_NAME.findall(define[2]))
             of_host |= {define[1]} if _HOST.search(define[2]) else set()
@@ -144,8 +141,14 @@ def reachable(source: str, entries: tuple[str, ...], has_header: Callable[[str],
         kept |= {item.start for item in waiting}
         grown = bool(waiting)
     blanks += [(item.start, item.end, "") for item in items if item.start not in kept]
-    directives = [token for token in tokens if token.kind == "directive"]
     return _without(source, sorted(blanks), directives)
+
+
+@functools.lru_cache(maxsize=2)  # each entry of a text is asked for by itself, too
+def _read(source: str) -> tuple[Sequence[_Declaration] | None, Sequence[CudaToken]]:
+    """Return the declarations of a text, as `_items` does, and its directives."""
+    tokens = list(cuda_tokens(source))
+    return _items(tokens), [token for token in tokens if token.kind == "directive"]
 
 
 def _items(tokens: Sequence[CudaToken]) -> list[_Declaration] | None:

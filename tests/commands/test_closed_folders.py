@@ -22,7 +22,7 @@ COMMANDS = [
     "kernels list --records {}",
     "kernels export --records {} --out out",
     "kernels export --out {}",
-    "tune --case case1 --tuner template --trials 1 --out {}",
+    "tune --shape small=1,9,9,8,8,3,3,1,1,1,8 --tuner template --trials 1 --out {}",
     "ab HEAD HEAD {}",
 ]
 

@@ -67,7 +67,7 @@ def test_records_choose_the_kernel_if_there_are_any(elsewhere):
 @pytest.mark.slow
 def test_the_program_is_built_for_the_gpu_that_it_is_for(gpu, mode, architecture):
     device = f"emulated:{gpu}"
-    assert main([*EXPORT, "--gemm", f"MNK=1024 mode={mode}", "--gpu-device", device]) == 0
+    assert main([*EXPORT, "--gemm", f"MNK=128 mode={mode}", "--gpu-device", device]) == 0
     built = Path("out/CMakeLists.txt").read_text()
     assert f"set(CMAKE_CUDA_ARCHITECTURES {architecture})" in built
 

@@ -18,7 +18,7 @@ import jsonschema
 import msgspec
 import pytest
 from command_outcomes import ended
-from recorded_profile import QWEN, copy_bloom, copy_profile
+from recorded_profile import PREFILL, QWEN, copy_bloom, copy_profile
 
 from pytest_gpuenergy.cli import main
 from pytest_gpuenergy.engine import Harness
@@ -251,7 +251,7 @@ class TestRecordedFigures:
 
     @pytest.mark.slow
     def test_large_numbers_are_written_out(self, recorded, capsys):
-        emulated(recorded)
+        emulated(recorded, "--kernels", PREFILL)
         figures = capsys.readouterr()
         assert re.search(r"gaps \+2[0-9]{3} ±[0-9.]+ in", figures.out)
         assert not re.search(r"[0-9]e\+", figures.out + figures.err)
@@ -346,7 +346,7 @@ class TestRecordedFigures:
 
     @pytest.mark.slow
     def test_clocks_make_a_table_too(self, recorded):
-        chosen = ("--powercap", "current", "--smclock", "current,1500MHz")
+        chosen = ("--kernels", PREFILL, "--powercap", "current", "--smclock", "current,1500MHz")
         status, report = emulated(recorded, *chosen)
         assert status == 0
         assert {one["cap"] for one in report["accounts"]} == {"current", "1500MHz"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from command_outcomes import Outcome, ended
-from recorded_profile import copy_bloom
+from recorded_profile import PREFILL, copy_bloom
 from replay_on_host import host_stands_in
 from torch_programs import model_folder, profile
 
@@ -123,7 +123,7 @@ def test_a_replay_that_ends_early_leaves_the_sizes_that_it_has_measured(tmp_path
     outcome = ended(
         2,
         *("replay", run, "--schedule", written(tmp_path / "steps.csv", TWO)),
-        *("--gpu-device", "emulated:h200"),
+        *("--gpu-device", "emulated:h200", "--kernels", PREFILL),
     )
     assert "sizes to replay: decode 1 x 1024, decode 2 x 1024, prefill 1 x 1024" in outcome.err
     report = json.loads((run / "results-emulated/serving_report.json").read_text())
@@ -134,6 +134,7 @@ def test_a_replay_that_ends_early_leaves_the_sizes_that_it_has_measured(tmp_path
 def test_the_time_of_a_step_is_shown_beside_that_for_arrivals(tmp_path):
     trace = written(tmp_path / "trace.csv", "arrival_s,prompt_tokens,new_tokens\n0,1000,9\n")
     options = ("--bucket-tokens", "1024", "--step-ms", "7.5", "--gpu-device", "emulated:h200")
+    options += ("--kernels", PREFILL)
     words = (copy_bloom(tmp_path / "bloom"), "--schedule", trace, *options)
     assert "ms on average, and took 7.5 ms for the arrival" in ended(0, "replay", *words).out
 
