@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from processes import stop
 from tuning_fakes import WordForm, WordProposer, WordSpace
 
 from pytest_gpuenergy.engine import Settings
@@ -105,8 +106,9 @@ class Search:
         os.kill(self.pid(host), signal.SIGKILL)
 
     def lose(self, host: str) -> None:
-        """Let a host vanish."""
+        """Let a host vanish, whose process does not see that its files are gone."""
         pid = self.pid(host)
+        stop(pid)
         (self.place / host).rename(self.place / f"{host}-gone")
         os.kill(pid, signal.SIGKILL)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import signal
 import threading
 from pathlib import Path
 
@@ -18,6 +20,15 @@ def has_ended(pid: int, within_s: float = 60.0) -> bool:
         return bool(select.select([descriptor], [], [], within_s)[0])
     finally:
         os.close(descriptor)
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until none of its threads runs."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            while thread.read_text().rpartition(")")[2].split()[0] not in "TZX":
+                pause()
 
 
 def said_through(fifo: Path, within_s: float = 120.0) -> str:

@@ -7,6 +7,7 @@ endpoints that is not enabled does not exist.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Sequence
@@ -67,7 +68,8 @@ class Zeusd:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body.encode())))
                 self.end_headers()
-                self.wfile.write(body.encode())
+                with contextlib.suppress(BrokenPipeError):  # from who waits no longer
+                    self.wfile.write(body.encode())
 
         self._server = ThreadingUnixStreamServer(str(path), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

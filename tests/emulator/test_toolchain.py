@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,25 @@ def test_what_was_interrupted_is_built_at_the_next_call(runner, host_cache, monk
         with pytest.raises(KeyboardInterrupt):
             host.compile(kernel)
     assert host.compile(kernel) == runner.compile(kernel)
+
+
+def test_what_runs_and_checks_of_several_launches_share_is_compiled_once(
+    runner, built, monkeypatch
+):
+    text = "__global__ void k(float* y) { y[threadIdx.x] += 0.625f; }"  # not built yet
+    kernel, arenas = built(text, {}, {"y": (4, "float32")}, block=4)
+    twice = replace(kernel, launches=kernel.launches * 2)
+    compiled, compile_text = [], Toolchain._compile_text
+
+    def noted(tools, folder, variant, text):
+        compiled.append(variant)
+        return compile_text(tools, folder, variant, text)
+
+    monkeypatch.setattr(Toolchain, "_compile_text", noted)
+    runner.run(twice, arenas, {}, timeout_s=20.0)
+    assert compiled == ["plain"]
+    runner.check_races(twice, arenas, {}, timeout_s=20.0)
+    assert compiled == ["plain", "checked"]
 
 
 NAMESPACES = """

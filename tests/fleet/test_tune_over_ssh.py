@@ -64,7 +64,7 @@ def test_a_search_that_has_lost_all_hosts_is_continued_on_others(search, hosts):
     search.happens["1"] = lambda: search.lose("h1")
     with pytest.raises(DeviceError, match="Could not resolve hostname h1"):
         search.run(hosts.text("h1"))
-    assert len(search.trials) == 2
+    assert 2 <= len(search.trials) < 4  # the host may have timed the next one meanwhile
     search.happens.clear()
     search.run(hosts.text("h2"))
     assert [one["outcome"] for one in search.trials] == ["timed"] * 4

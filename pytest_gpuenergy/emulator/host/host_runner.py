@@ -26,11 +26,11 @@ from pytest_gpuenergy.emulator.host.host_protocol import (
 )
 from pytest_gpuenergy.emulator.host.kernel_limits import check_limits
 from pytest_gpuenergy.emulator.host.kernel_process import KernelProcess
-from pytest_gpuenergy.emulator.host.toolchain import Toolchain
+from pytest_gpuenergy.emulator.host.toolchain import Compiled, Toolchain
 from pytest_gpuenergy.emulator.translation.outline import is_offered
 from pytest_gpuenergy.emulator.translation.translate import KernelText
 from pytest_gpuenergy.kernels import HOST_HEADER, Kernel, reachable
-from pytest_gpuenergy.support import DeviceError, KernelFault, is_file
+from pytest_gpuenergy.support import DeviceError, KernelFault, build_folder, is_file
 from pytest_gpuenergy.workloads import Scalar
 
 _T = TypeVar("_T")
@@ -76,6 +76,7 @@ class HostRunner:
         self._translating = threading.Lock()
         self._made: dict[object, Future[Any]] = {}  # the toolchain and the programs
         self._pool: ThreadPoolExecutor | None = None
+        self._folders = contextlib.ExitStack()
         self._running: set[KernelProcess] = set()
         self._closed = False
 
@@ -175,6 +176,7 @@ class HostRunner:
         self._closed = True
         for program in tuple(self._running):
             program.end()
+        self._folders.close()
 
     def _toolchain(self) -> Toolchain:
         def prepare() -> Toolchain:
@@ -239,14 +241,22 @@ class HostRunner:
     def _build_text(self, kernel: Kernel, text: KernelText, variant: str) -> Path:
         tools = self._toolchain()
         # The check of several launches runs the blocks that it does not sample in a plain build.
-        several = variant == "checked" and len(kernel.launches) > 1
-        variants = [variant, "plain"] if several else [variant]
+        several = len(kernel.launches) > 1
+        variants = ["checked", "plain"] if several and variant == "checked" else [variant]
         content = "\0".join([tools.key, *variants, text.marked])
         name = hashlib.sha256(content.encode()).hexdigest()
         program = self._cache / f"{name[:32]}-{variant}"
         if not is_file(program):
-            tools.compile(text, variants, program)
+            tools.compile(text, variants, program, self._kept if several else None)
         return program
+
+    def _kept(self, text: str, make: Callable[[Path], Compiled]) -> Compiled:
+        """Return the plain object of a text, which both programs of a kernel have."""
+        folder = self._once(
+            "objects", lambda: self._folders.enter_context(build_folder(self._cache))
+        )
+        digest = hashlib.sha256(text.encode()).digest()
+        return self._once(("object", digest), lambda: make(folder))
 
     @contextlib.contextmanager
     def _program(

@@ -102,6 +102,11 @@ _TRACED = "runtime"
 
 _RunCompiler = Callable[..., subprocess.CompletedProcess[str]]
 
+Compiled = tuple[str, str]
+"""The path of an object, and the warnings of the compiler."""
+Keep = Callable[[str, Callable[[Path], Compiled]], Compiled]
+"""Returns the object of a text, which a function compiles in a folder that stays for a while."""
+
 # The ways to link; the first that works is taken. A static C++ library takes a third of the time of
 # a shared one, and gold, which not every system has, half the time of the usual linker.
 _STATIC = ("-static-libstdc++", "-static-libgcc")
@@ -177,8 +182,16 @@ class Toolchain:
                 tools._precompile_headers(PRECOMPILED)
         return tools
 
-    def compile(self, text: KernelText, variants: Sequence[str], program: Path) -> None:
+    def compile(
+        self, text: KernelText, variants: Sequence[str], program: Path, keep: Keep | None = None
+    ) -> None:
         """Compile ``text`` in each of ``variants`` and link them to ``program``, atomically.
+
+        Args:
+            text: the text of the kernel.
+            variants: the variants, the one for checks first.
+            program: the file to write.
+            keep: what keeps the plain object, if other programs have it too.
 
         Raises:
             KernelFault: ``compile``, with the first error and its line.
@@ -188,12 +201,12 @@ class Toolchain:
             raise DeviceError(f"{self.folder} was removed while it was in use: start again.")
         with build_folder(program.parent) as folder:
             try:
-                objects = self._objects(folder, variants, text.marked, text.source)
+                objects = self._objects(folder, variants, text.marked, text.source, keep)
             except KernelFault:
                 # Without marks the errors are those of the text's author, and there may be none.
                 if text.unmarked == text.marked:
                     raise
-                objects = self._objects(folder, variants, text.unmarked, text.source)
+                objects = self._objects(folder, variants, text.unmarked, text.source, keep)
             if _TAKES_MEMORY.search(text.source):
                 objects = [self._wrap_heap_calls(folder, path) for path in objects]
             linked = folder / "program"
@@ -207,15 +220,22 @@ class Toolchain:
             self._checked_output(done, folder)
             linked.replace(program)
 
-    def _objects(self, folder: Path, variants: Sequence[str], text: str, source: str) -> list[str]:
+    def _objects(
+        self, folder: Path, variants: Sequence[str], text: str, source: str, keep: Keep | None
+    ) -> list[str]:
+        def compiled(variant: str, text: str) -> Compiled:
+            if keep is None or variant != "plain":
+                return self._compile_text(folder, variant, text)
+            return keep(text, lambda lasting: self._compile_text(lasting, variant, text))
+
         objects = []
         for variant in variants:
-            made, warnings = self._compile_text(folder, variant, text)
+            made, warnings = compiled(variant, text)
             if places := conversions_in(warnings):
                 # If a mark makes a call ambiguous, keep the first object.
                 with contextlib.suppress(KernelFault):
                     again = with_conversions(text, places)
-                    made, _ = self._compile_text(folder, variant, again)
+                    made, _ = compiled(variant, again)
                     text = again
             objects.append(made)
             runs = list(variants) == ["plain"] and fills_locals(self.version)
@@ -258,11 +278,11 @@ class Toolchain:
 
     def _wrap_heap_calls(self, folder: Path, compiled: str) -> str:
         """Replace `new` and `delete` in an object by calls of heap.cpp; return the new object."""
-        made = f"{compiled}.heap.o"
+        made = str(folder / f"{Path(compiled).name}.heap.o")
         self._run_compiler(folder, "-no-pie", "-nostdlib", "-r", *_WRAPPED, compiled, "-o", made)
         return made
 
-    def _compile_text(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
+    def _compile_text(self, folder: Path, variant: str, text: str) -> Compiled:
         """Compile ``text``; return the object and the warnings of the compiler."""
         if variant == "plain" and "clang" not in self.version:
             vectors = with_vectors(text)
@@ -283,7 +303,7 @@ class Toolchain:
             own = text.replace(_TEXT_BEGINS, _ORDINARY_INLINE + _TEXT_BEGINS, 1)
             return self._compile_as_it_is(folder, variant, own)
 
-    def _compile_as_it_is(self, folder: Path, variant: str, text: str) -> tuple[str, str]:
+    def _compile_as_it_is(self, folder: Path, variant: str, text: str) -> Compiled:
         with (
             written_to_cache(folder),
             tempfile.NamedTemporaryFile(

@@ -245,6 +245,7 @@ SIMILAR_ODD = (
     *("planes-of-halves", "planes-of-groups"),
     *("split-before-in-short-lines", "split-before-of-groups"),
     *("split-before-and-unrolled", "split-before-and-whole"),
+    *("packed-two-of-five", "whole-windows-channels-last"),
 )
 
 

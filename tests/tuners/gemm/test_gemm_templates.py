@@ -368,7 +368,8 @@ SIMILAR_ODD = (
     *("skinny-unaligned", "mma-linear", "mma-slices", "wgmma-swapped-split"),
     *("wgmma_float8-swapped", "wgmma_tf32-split", "wgmma-swapped-whole-tiles"),
     *("wgmma_tf32-together-turned", "wgmma_float8-swapped-turned-rows"),
-    "wgmma_float8-swapped-quantized",
+    *("wgmma_float8-swapped-quantized", "wgmma-split", "wgmma_tf32-copying-split"),
+    "wgmma_tf32-swapped-across",
 )
 
 
@@ -463,7 +464,7 @@ SIMILAR_SEVERAL = (
     *("simt-batch-shared", "simt-empty-first", "wgmma-batch-padded", "wgmma-batch-shared"),
     *("wgmma-groups-padded", "skinny-batch", "skinny-groups", "wgmma_tf32-batch"),
     *("simt-batch", "mma-batch", "wgmma-batch", "wgmma-groups", "skinny-groups-columns"),
-    *("skinny-groups-unaligned", "wgmma_tf32-groups"),
+    *("skinny-groups-unaligned", "wgmma_tf32-groups", "mma-groups"),
 )
 
 
