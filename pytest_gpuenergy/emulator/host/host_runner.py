@@ -173,7 +173,8 @@ class HostRunner:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for program in tuple(self._running):
             program.end()
         self._folders.close()
@@ -252,11 +253,15 @@ class HostRunner:
 
     def _kept(self, text: str, make: Callable[[Path], Compiled]) -> Compiled:
         """Return the plain object of a text, which both programs of a kernel have."""
-        folder = self._once(
-            "objects", lambda: self._folders.enter_context(build_folder(self._cache))
-        )
+        folder = self._once("objects", self._objects_folder)
         digest = hashlib.sha256(text.encode()).digest()
         return self._once(("object", digest), lambda: make(folder))
+
+    def _objects_folder(self) -> Path:
+        with self._lock:
+            if self._closed:  # by another thread, and then nobody would remove the folder
+                raise DeviceError("The emulated GPU was closed before the kernel was compiled.")
+            return self._folders.enter_context(build_folder(self._cache))
 
     @contextlib.contextmanager
     def _program(
