@@ -110,7 +110,7 @@ def rank_kernels(
 
 
 def best_parameters(gemm: Gemm, card: CardResources) -> TemplateParameters[Any]:
-    """Return the first of `rank_kernels` for a product, in half the time.
+    """Return the first of `rank_kernels` for a product, which takes less time than all of them.
 
     Raises:
         InputError: as of `rank_kernels`.

@@ -275,15 +275,19 @@ class Gemm(SumsOfProducts):
     def _first_tiles(self) -> dict[int, tuple[int, ...]]:
         return {}
 
-    @property
+    @functools.cached_property  # thousands of tilings ask for it, and for the next two
     def a_transposed(self) -> bool:
         """Whether A is stored as K rows of M elements, rather than M rows of K."""
         return self.layout[1] == "t"
 
-    @property
+    @functools.cached_property
     def b_transposed(self) -> bool:
         """Whether B is stored as N rows of K elements, rather than K rows of N."""
         return self.layout[0] == "t"
+
+    @functools.cached_property
+    def element_bytes(self) -> int:
+        return super().element_bytes
 
     @property
     def row_of_a(self) -> int:
